@@ -1,0 +1,38 @@
+# Two commands matter on a fresh machine: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint types bench report clean
+
+help:  ## what there is to make
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing unskew into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+run: $(READY)  ## train on the embedded demo data, print the table, write the report
+	@$(BIN)/unskew demo --out runs/demo
+
+lint: $(READY)  ## ruff: style and mistakes
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(READY)  ## mypy, strict
+	@$(BIN)/mypy
+
+test: lint types  ## lint, types, tests
+	@$(BIN)/python -m pytest -n 2
+
+bench: $(READY)  ## speed ratios, measured in one run
+	@$(BIN)/python -m benchmarks
+
+report: $(READY)  ## the HTML report of the last demo run
+	@$(BIN)/unskew report runs/demo/*
+
+clean:  ## remove the environment and what was built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache runs

@@ -1,0 +1,118 @@
+"""All devices' private state, held compactly, and handed out to a chunk of them at a time.
+
+Dense leaves (a vector per user) are one array with the user axis first. Ragged leaves are one pair
+of arrays per user, replaced and never changed, so that remembering an earlier round costs only what
+has changed since. Each device also remembers which version of the server's items it downloaded
+last; a version is kept exactly as long as some device still has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew.types import Int64, Ragged, Rows
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Devices:
+    """The private state of every device of the federation."""
+
+    def __init__(self, private: Any, download: Any) -> None:
+        self._kind = type(private)
+        self._dense: dict[str, NDArray[Any]] = {}
+        self._ragged: dict[str, tuple[list[NDArray[Any]], list[NDArray[Any]]]] = {}
+        for name, leaf in zip(private._fields, private, strict=True):
+            if isinstance(leaf, Rows):
+                cuts = leaf.indptr[1:-1]
+                self._ragged[name] = (np.split(leaf.items, cuts), np.split(leaf.values, cuts))
+            else:
+                self._dense[name] = leaf.copy()
+        self.n_users = len(private[0]) if not isinstance(private[0], Rows) else 0
+        self.version = np.zeros(self.n_users, np.int64)
+        self.downloads: dict[int, Any] = {0: download}
+
+    def take(self, users: Int64) -> Any:
+        """The private state of these users, as a value of its own."""
+        leaves = {name: array[users] for name, array in self._dense.items()}
+        for name, (items, values) in self._ragged.items():
+            chosen = [items[user] for user in users]
+            indptr = np.concatenate(([0], np.cumsum([len(part) for part in chosen])))
+            leaves[name] = Rows(  # type: ignore[assignment]
+                indptr.astype(np.int64),
+                np.concatenate(chosen),
+                np.concatenate([values[user] for user in users]),
+            )
+        return self._kind(**leaves)
+
+    def put(self, users: Int64, private: Any, version: int) -> None:
+        """Replace the private state of these users, who now hold download ``version``."""
+        for name, array in self._dense.items():
+            array[users] = getattr(private, name)
+        for name, (items, values) in self._ragged.items():
+            rows: Rows = getattr(private, name)
+            for i, user in enumerate(users):
+                run = slice(rows.indptr[i], rows.indptr[i + 1])
+                items[user] = rows.items[run].copy()
+                values[user] = rows.values[run].copy()
+        self.version[users] = version
+
+    def remember(self, version: int, download: Any) -> None:
+        """Keep a download that devices now have; forget those that none has any more."""
+        live = set(np.unique(self.version).tolist())
+        kept = {number: held for number, held in self.downloads.items() if number in live}
+        self.downloads = {**kept, version: download}
+
+    def snapshot(self) -> Devices:
+        """The state as it is now; cheap, because ragged leaves are shared and never changed."""
+        copy = object.__new__(Devices)
+        copy._kind, copy.n_users = self._kind, self.n_users
+        copy._dense = {name: array.copy() for name, array in self._dense.items()}
+        copy._ragged = {name: (list(a), list(b)) for name, (a, b) in self._ragged.items()}
+        copy.version, copy.downloads = self.version.copy(), dict(self.downloads)
+        return copy
+
+    def arrays(self) -> Arrays:
+        """Everything as named arrays, to be saved or hashed."""
+        everyone = np.arange(self.n_users)
+        named: Arrays = {"version": self.version}
+        private = self.take(everyone)
+        for name, leaf in zip(private._fields, private, strict=True):
+            if isinstance(leaf, Rows):
+                named |= {f"{name}.{part}": getattr(leaf, part) for part in Rows._fields}
+            else:
+                named[name] = leaf
+        for version, download in sorted(self.downloads.items()):
+            for name, array in zip(download._fields, download, strict=True):
+                named[f"download.{version}.{name}"] = array
+        return named
+
+    @staticmethod
+    def from_arrays(named: Mapping[str, NDArray[Any]], private: Any, download: Any) -> Devices:
+        """The inverse of :meth:`arrays`; ``private`` and ``download`` give the shapes of the types."""
+        leaves: dict[str, Any] = {}
+        for name, leaf in zip(private._fields, private, strict=True):
+            if isinstance(leaf, Rows):
+                leaves[name] = Rows(*(named[f"{name}.{part}"] for part in Rows._fields))
+            else:
+                leaves[name] = named[name]
+        devices = Devices(type(private)(**leaves), download)
+        devices.version = named["version"].copy()
+        versions = {int(n.split(".")[1]) for n in named if n.startswith("download.")}
+        devices.downloads = {
+            v: type(download)(*(named[f"download.{v}.{field}"] for field in download._fields))
+            for v in versions
+        }
+        return devices
+
+
+def select(ragged: Ragged, users: Int64) -> Ragged:
+    """The lists of these users, in this order."""
+    counts = ragged.indptr[users + 1] - ragged.indptr[users]
+    indptr = np.concatenate(([0], np.cumsum(counts)))
+    position = np.arange(indptr[-1]) - np.repeat(indptr[:-1] - ragged.indptr[users], counts)
+    return Ragged(indptr, ragged.items[position])

@@ -1,0 +1,61 @@
+"""Every client's latest ranks. A client is evaluated with its own local model right after it has
+trained, and its ranks stand until it trains again; so no device's table is ever kept for scoring."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from unskew.evaluation import held_out_ranks, mean_metrics, per_user, top_k
+from unskew.types import Float32, Float64, Int32, Int64, Split
+
+Part = Literal["validation", "test"]
+Ranking = Literal["all", "sampled"]
+TOP_K = 10
+
+
+class Scoreboard:
+    """Ranks of the held-out items and top-10 lists, per user."""
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+        self.rankings: tuple[Ranking, ...] = ("all", "sampled") if split.rank_all else ("sampled",)
+        self.ranks: dict[tuple[Part, Ranking], Int32] = {
+            (part, ranking): np.zeros(getattr(split, part).indptr[-1], np.int32)
+            for part in ("validation", "test")
+            for ranking in self.rankings
+        }
+        self.top = np.full((split.n_users, TOP_K), -1, np.int32)
+
+    def update(self, users: Int64, scores: Float32) -> None:
+        for (part, ranking), ranks in self.ranks.items():
+            indptr = getattr(self._split, part).indptr
+            counts = indptr[users + 1] - indptr[users]
+            starts = np.repeat(indptr[users] - np.cumsum(counts) + counts, counts)
+            place = starts + np.arange(len(starts))
+            ranks[place] = held_out_ranks(scores, users, self._split, part, ranking == "sampled")
+        self.top[users] = top_k(scores, users, self._split, TOP_K)
+
+    def per_user(self, part: Part, ranking: Ranking | None = None) -> dict[str, Float64]:
+        """Metrics per user; the headline ranking of the protocol where none is named."""
+        ranks = self.ranks[part, ranking or self.rankings[0]]
+        return per_user(ranks, getattr(self._split, part).indptr)
+
+    def means(self, part: Part, ranking: Ranking | None = None) -> dict[str, float]:
+        return mean_metrics(self.per_user(part, ranking))
+
+    def snapshot(self) -> Scoreboard:
+        copy = Scoreboard(self._split)
+        copy.ranks = {key: ranks.copy() for key, ranks in self.ranks.items()}
+        copy.top = self.top.copy()
+        return copy
+
+    def arrays(self) -> dict[str, Int32]:
+        return {f"{part}.{ranking}": r for (part, ranking), r in self.ranks.items()} | {
+            "top": self.top
+        }
+
+    def load(self, arrays: dict[str, Int32]) -> None:
+        self.ranks = {(p, r): arrays[f"{p}.{r}"].copy() for p, r in self.ranks}
+        self.top = arrays["top"].copy()

@@ -1,0 +1,32 @@
+"""Protocols, ranks, metrics and significance. Sees scores and held-out items, never a model."""
+
+from unskew.evaluation._metrics import CUTOFFS, coverage, mean_metrics, per_user, popularity
+from unskew.evaluation._protocols import PROTOCOLS, EvaluationProtocol, prepare
+from unskew.evaluation._ranks import held_out_ranks, top_k
+from unskew.evaluation._significance import (
+    Interval,
+    PairedTest,
+    holm,
+    mean_interval,
+    paired_test,
+    wilson_interval,
+)
+
+__all__ = [
+    "CUTOFFS",
+    "PROTOCOLS",
+    "EvaluationProtocol",
+    "Interval",
+    "PairedTest",
+    "coverage",
+    "held_out_ranks",
+    "holm",
+    "mean_interval",
+    "mean_metrics",
+    "paired_test",
+    "per_user",
+    "popularity",
+    "prepare",
+    "top_k",
+    "wilson_interval",
+]

@@ -1,0 +1,96 @@
+"""Metrics of ranking quality, from the ranks of the held-out items and nothing else.
+
+With H held-out items of a user, of which those ranked ``k`` or better are hits:
+
+``hr@k``      1 if there is a hit, else 0
+``recall@k``  hits / H
+``mrr@k``     1 / the best hit's rank, 0 without a hit
+``ndcg@k``    sum over hits of ln 2 / ln(1 + rank), divided by the same sum for the best possible
+              ranks 1, 2, … min(H, k); with one held-out item just ln 2 / ln(1 + rank)
+``map@k``     sum over hits of (hits up to and with this one) / rank, divided by min(H, k)
+
+A user with nothing held out has no value (NaN) and does not enter a mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from unskew.types import Bool, Float64, Int32, Int64, Ragged
+
+CUTOFFS = (5, 10, 20, 50)
+
+
+def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[str, Float64]:
+    """Every metric of every user: user ``u`` has the ranks ``ranks[indptr[u]:indptr[u + 1]]``."""
+    n_users = len(indptr) - 1
+    held = np.diff(indptr)
+    if len(ranks) != indptr[-1]:
+        raise ValueError(f"{len(ranks)} ranks do not fill lists that end at {indptr[-1]}")
+    user = np.repeat(np.arange(n_users), held)
+    rank = ranks[np.lexsort((ranks, user))].astype(np.float64)
+    order = np.arange(len(rank)) - indptr[user] + 1.0  # 1 for a user's best-ranked item
+
+    def total(values: Float64 | Bool) -> Float64:
+        return np.bincount(user, weights=values, minlength=n_users).astype(np.float64)
+
+    nothing = held == 0
+    metrics: dict[str, Float64] = {}
+    for k in ks:
+        hit = rank <= k
+        best_hit = hit & (order == 1)
+        most_hits = np.minimum(held, k)
+        best_gain = _best_gain(int(most_hits.max(initial=0)))[most_hits]
+        values = {
+            "hr": total(best_hit),
+            "ndcg": _over(total(hit * _gain(rank)), best_gain),
+            "mrr": total(best_hit / rank),
+            "recall": _over(total(hit), held),
+            "map": _over(total(hit * order / rank), most_hits),
+        }
+        for name, value in values.items():
+            value[nothing] = np.nan
+            metrics[f"{name}@{k}"] = value
+    return metrics
+
+
+def mean_metrics(values: Mapping[str, Float64]) -> dict[str, float]:
+    """The mean of each metric over the users who have it; NaN if nobody has."""
+    means = {}
+    for name, value in values.items():
+        present = value[~np.isnan(value)]
+        means[name] = float(present.mean()) if len(present) else float("nan")
+    return means
+
+
+def coverage(top: Int32, n_items: int) -> float:
+    """The share of the catalogue that is recommended to anyone."""
+    return len(np.unique(top[top >= 0])) / n_items
+
+
+def popularity(top: Int32, train: Ragged, n_items: int) -> float:
+    """The mean, over all recommendations, of the share of users who trained on the item."""
+    n_users = len(train.indptr) - 1
+    user = np.repeat(np.arange(n_users), train.counts())
+    pairs = np.sort(user * n_items + train.items)
+    pairs = pairs[np.diff(pairs, prepend=-1) != 0]
+    share = np.bincount(pairs % n_items, minlength=n_items) / n_users
+    recommended = top[top >= 0]
+    return float(share[recommended].mean()) if len(recommended) else float("nan")
+
+
+def _gain(rank: Float64) -> Float64:
+    gain: Float64 = np.log(2.0) / np.log(1.0 + rank)
+    return gain
+
+
+def _best_gain(longest: int) -> Float64:
+    """At index h, the summed gain of the ranks 1 … h."""
+    return np.concatenate([[0.0], np.cumsum(_gain(np.arange(1.0, longest + 1)))])
+
+
+def _over(value: Float64, whole: Float64 | Int64) -> Float64:
+    """Division that leaves 0 where there is nothing to divide by."""
+    return np.divide(value, whole, out=np.zeros(len(value)), where=whole > 0)

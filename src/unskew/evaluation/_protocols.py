@@ -1,0 +1,228 @@
+"""Evaluation protocols: what is held out, what training may draw as negatives, what is ranked.
+
+``paper``
+    How this line of research evaluates. Rows count as they stand, repeats included; training never
+    draws a held-out item as a negative, though it does draw the 99 it is later ranked against.
+    That tells training which item is held out, so its figures are for comparison with the
+    literature only.
+``leak-free``
+    The default. Repeated pairs are removed, training knows nothing but the training items, and all
+    unseen items are ranked; the sampled metrics stand beside.
+``time``
+    As ``leak-free``, with one moment for everybody: what happened after it is held out, so no user
+    trains on another user's future.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from unskew.evaluation._candidates import draw_candidates
+from unskew.evaluation._rows import (
+    KeptRows,
+    keep_rows,
+    lists_per_user,
+    members,
+    owners,
+    sets_per_user,
+)
+from unskew.types import Bool, Int64, Interactions, Ragged, Split, UnskewError
+
+LEAVE_ONE_OUT_MIN_ROWS = 3
+"""One row to test on, one to validate on, one to train on."""
+TIME_TEST_SHARE = 0.1
+"""The latest share of all rows, held out for testing under a time split."""
+TIME_VALIDATION_SHARE = 0.1
+"""The share of all rows just before it, held out for validation."""
+
+
+@dataclass(frozen=True)
+class EvaluationProtocol:
+    """The rules of an evaluation, all of them."""
+
+    name: str
+    deduplicate: bool
+    """Whether only the first row of each (user, item) pair counts."""
+    split: Literal["leave-one-out", "time"]
+    """Each user's last two rows, or everything after one moment in time."""
+    negatives_avoid: Literal["training", "everything"]
+    """What training never draws as a negative: the user's training items, or its held-out items
+    as well (which leaks them)."""
+    rank_all: bool
+    """Whether the headline metrics rank all unseen items or only the sampled candidates."""
+    candidates: int = 99
+    """How many sampled candidates each user has."""
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1:
+            raise UnskewError(
+                f"Protocol {self.name} asks for {self.candidates} candidates: give at least 1."
+            )
+
+
+PROTOCOLS: dict[str, EvaluationProtocol] = {
+    protocol.name: protocol
+    for protocol in (
+        EvaluationProtocol("paper", False, "leave-one-out", "everything", rank_all=False),
+        EvaluationProtocol("leak-free", True, "leave-one-out", "training", rank_all=True),
+        EvaluationProtocol("time", True, "time", "training", rank_all=True),
+    )
+}
+
+
+class _Cut(NamedTuple):
+    """Rows dealt out to the three parts, all with the same users and items."""
+
+    user_ids: tuple[str, ...]
+    train: Ragged
+    validation: Ragged
+    test: Ragged
+    known: Ragged
+    """Everything a user ever interacted with, as a sorted set."""
+    notes: tuple[str, ...]
+
+
+def prepare(
+    interactions: Interactions,
+    protocol: str | EvaluationProtocol = "leak-free",
+    seed: int = 0,
+) -> Split:
+    """Split interactions by a protocol. ``seed`` decides the sampled candidates, nothing else."""
+    rules = _rules(protocol)
+    if rules.split == "time" and (interactions.clock != "time" or interactions.timestamps is None):
+        raise UnskewError(
+            f"The {rules.name} protocol needs real timestamps and {interactions.name} has none: "
+            "use the leak-free protocol instead."
+        )
+    kept = keep_rows(interactions, rules.deduplicate)
+    n_items = len(kept.item_ids)
+    cut = (_cut_time if rules.split == "time" else _leave_one_out)(interactions.name, kept)
+    n_users = len(cut.user_ids)
+    seen = sets_per_user(owners(cut.train), cut.train.items.astype(np.int64), n_users, n_items)
+
+    notes = kept.notes + cut.notes
+    in_training = members(cut.test, seen, n_items)
+    if in_training.any():
+        both = np.count_nonzero(in_training)
+        notes += (f"{both:,} of {len(in_training):,} test pairs also stand in training",)
+
+    return Split(
+        data=interactions.name,
+        protocol=rules.name,
+        user_ids=cut.user_ids,
+        item_ids=kept.item_ids,
+        titles=kept.titles,
+        train=cut.train,
+        seen=seen,
+        excluded=cut.known if rules.negatives_avoid == "everything" else seen,
+        validation=cut.validation,
+        test=cut.test,
+        sampled=draw_candidates(cut.known, n_items, rules.candidates, seed),
+        rank_all=rules.rank_all,
+        notes=notes,
+    )
+
+
+def _rules(protocol: str | EvaluationProtocol) -> EvaluationProtocol:
+    if isinstance(protocol, EvaluationProtocol):
+        return protocol
+    if protocol not in PROTOCOLS:
+        raise UnskewError(
+            f"There is no evaluation protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}."
+        )
+    return PROTOCOLS[protocol]
+
+
+def _leave_one_out(data: str, kept: KeptRows) -> _Cut:
+    """Each user's latest row tests, the next latest validates, the others train in time order.
+
+    Among rows of the same time the one that stands first in the file counts as the later one.
+    """
+    n_users, n_items = len(kept.user_ids), len(kept.item_ids)
+    per_user = np.bincount(kept.users, minlength=n_users)
+    short = np.flatnonzero(per_user < LEAVE_ONE_OUT_MIN_ROWS)
+    if len(short):
+        raise UnskewError(
+            f"User {kept.user_ids[short[0]]} of {data} has {per_user[short[0]]} usable row(s) and "
+            f"leave-one-out needs {LEAVE_ONE_OUT_MIN_ROWS}: set min_user_rows to "
+            f"{LEAVE_ONE_OUT_MIN_ROWS} or more to leave such users out."
+        )
+    starts = np.cumsum(per_user) - per_user
+    latest_first = np.lexsort((-kept.clock, kept.users))
+    test, validation = latest_first[starts], latest_first[starts + 1]
+
+    trains = np.ones(len(kept.users), bool)
+    trains[test] = trains[validation] = False
+    in_time = np.lexsort((kept.clock, kept.users))
+    train = in_time[trains[in_time]]
+    return _Cut(
+        user_ids=kept.user_ids,
+        train=lists_per_user(kept.users[train], kept.items[train], n_users),
+        validation=lists_per_user(kept.users[validation], kept.items[validation], n_users),
+        test=lists_per_user(kept.users[test], kept.items[test], n_users),
+        known=sets_per_user(kept.users, kept.items, n_users, n_items),
+        notes=(),
+    )
+
+
+def _cut_time(data: str, kept: KeptRows) -> _Cut:
+    """One moment ends training and a later one ends validation, for all users.
+
+    Rows of the same time stay on the same side (the later one), so the held-out shares are met or
+    exceeded. The catalogue is every kept item; users who only come later are not in the federation,
+    and items nobody trained on are not asked for.
+    """
+    n_items = len(kept.item_ids)
+    validation_starts, test_starts = _moments(data, kept.clock)
+    trains = kept.clock < validation_starts
+    tests = kept.clock >= test_starts
+    validates = ~trains & ~tests
+
+    has_training = np.zeros(len(kept.user_ids), bool)
+    has_training[kept.users[trains]] = True
+    trained_on = np.zeros(n_items, bool)
+    trained_on[kept.items[trains]] = True
+    fresh_number = np.cumsum(has_training) - 1
+    n_users = int(np.count_nonzero(has_training))
+    stays = has_training[kept.users]
+    asked_for = stays & trained_on[kept.items]
+
+    def part(rows: Bool) -> Ragged:
+        chosen = np.flatnonzero(rows)
+        chosen = chosen[np.lexsort((kept.clock[chosen], kept.users[chosen]))]
+        return lists_per_user(fresh_number[kept.users[chosen]], kept.items[chosen], n_users)
+
+    notes = []
+    gone = len(kept.user_ids) - n_users
+    if gone:
+        notes.append(f"{gone:,} users without a row before the time cut left out")
+    unknown = int(np.count_nonzero(stays & ~trained_on[kept.items]))
+    if unknown:
+        notes.append(f"{unknown:,} later rows not held out: nobody had their item in training")
+    return _Cut(
+        user_ids=tuple(name for name, has in zip(kept.user_ids, has_training, strict=True) if has),
+        train=part(trains),
+        validation=part(validates & asked_for),
+        test=part(tests & asked_for),
+        known=sets_per_user(fresh_number[kept.users[stays]], kept.items[stays], n_users, n_items),
+        notes=tuple(notes),
+    )
+
+
+def _moments(data: str, clock: Int64) -> tuple[int, int]:
+    """When validation starts and when testing starts."""
+    in_order = np.sort(clock)
+    n_test = max(round(len(clock) * TIME_TEST_SHARE), 1)
+    n_validation = max(round(len(clock) * TIME_VALIDATION_SHARE), 1)
+    if len(clock) > n_test + n_validation:
+        test_starts = in_order[-n_test]
+        validation_starts = in_order[-n_test - n_validation]
+        if in_order[0] < validation_starts < test_starts:
+            return int(validation_starts), int(test_starts)
+    raise UnskewError(
+        f"{data} has too few different timestamps to cut into training, validation and test by "
+        "time: use the leak-free protocol instead."
+    )

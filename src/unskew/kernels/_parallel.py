@@ -1,0 +1,64 @@
+"""How clients run, apart from what they compute: blocks of similar work on a pool of threads.
+
+Kernels release the interpreter lock and write only to their own clients' slots, so the number of
+threads and the cut into blocks change the time a round takes and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from unskew.types import Int64
+
+_BLOCKS_PER_THREAD = 8
+
+
+class _Pool:
+    def __init__(self) -> None:
+        self.threads = os.cpu_count() or 1
+        self.executor: ThreadPoolExecutor | None = None
+
+    def run(self, function: Callable[[Int64], object], blocks: list[Int64]) -> None:
+        if self.threads == 1 or len(blocks) == 1:
+            for block in blocks:
+                function(block)
+            return
+        if self.executor is None:
+            self.executor = ThreadPoolExecutor(self.threads, thread_name_prefix="unskew")
+        for _ in self.executor.map(function, blocks):
+            pass
+
+
+_pool = _Pool()
+
+
+def set_threads(threads: int) -> None:
+    """Use this many threads from now on (0: as many as there are cores)."""
+    if _pool.executor is not None:
+        _pool.executor.shutdown()
+        _pool.executor = None
+    _pool.threads = threads or os.cpu_count() or 1
+
+
+def get_threads() -> int:
+    return _pool.threads
+
+
+def for_each_block(work: Int64, function: Callable[[Int64], object]) -> None:
+    """Call ``function`` on blocks of client numbers that together cover ``range(len(work))``.
+
+    Clients are ordered by falling ``work`` and cut where the running total passes equal shares, so
+    the heaviest start first and the last blocks to finish are light.
+    """
+    if len(work) == 0:
+        return
+    order = np.argsort(-work, kind="stable")
+    total = np.cumsum(work[order] + 1)
+    pieces = min(len(work), _pool.threads * _BLOCKS_PER_THREAD)
+    shares = total[-1] * np.arange(1, pieces) // pieces
+    blocks = [block for block in np.split(order, np.searchsorted(total, shares)) if len(block)]
+    _pool.run(function, blocks)

@@ -1,0 +1,150 @@
+"""What a client trains on in a round: its positives, each with its own fresh negatives."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from unskew.kernels._parallel import for_each_block
+from unskew.rng import Purpose, below, stream, value
+from unskew.types import Cohort, Float32, Int32, Int64, Ragged
+
+_NEGATIVES = int(Purpose.NEGATIVES)
+
+
+class Samples(NamedTuple):
+    """Labelled samples per client. ``row`` numbers the client's *touched* items (the distinct items
+    among its samples, ascending), which are the only rows its round can move."""
+
+    indptr: Int64
+    row: Int32
+    label: Float32
+    touched: Ragged
+
+    def counts(self) -> Int64:
+        return np.diff(self.indptr)
+
+
+@numba.njit(nogil=True, cache=True)
+def _draw_items(
+    block: Int64,
+    users: Int64,
+    pos_indptr: Int64,
+    pos_items: Int32,
+    ex_indptr: Int64,
+    ex_items: Int32,
+    n_items: int,
+    seed: int,
+    round: int,
+    negatives: Int64,
+    indptr: Int64,
+    items: Int32,
+    label: Float32,
+    n_touched: Int64,
+) -> None:
+    pool = np.empty(n_items, np.int32)
+    stamp = np.full(n_items, -1, np.int64)
+    for c in block:
+        size = 0
+        e, e_end = ex_indptr[c], ex_indptr[c + 1]
+        for item in range(n_items):
+            if e < e_end and ex_items[e] == item:
+                e += 1
+            else:
+                pool[size] = item
+                size += 1
+        key = stream(seed, round, users[c], _NEGATIVES)
+        k = negatives[c]
+        counter = 0
+        out = indptr[c]
+        distinct = 0
+        for j in range(pos_indptr[c], pos_indptr[c + 1]):
+            items[out] = pos_items[j]
+            label[out] = 1.0
+            for i in range(1, k + 1):
+                fresh = False
+                while not fresh:
+                    items[out + i] = pool[below(value(key, counter), size)]
+                    counter += 1
+                    fresh = True
+                    for earlier in range(1, i):
+                        if items[out + earlier] == items[out + i]:
+                            fresh = False
+                label[out + i] = 0.0
+            for i in range(k + 1):
+                if stamp[items[out + i]] != c:
+                    stamp[items[out + i]] = c
+                    distinct += 1
+            out += k + 1
+        n_touched[c] = distinct
+
+
+@numba.njit(nogil=True, cache=True)
+def _number_touched(
+    block: Int64,
+    n_items: int,
+    indptr: Int64,
+    items: Int32,
+    row: Int32,
+    touched_indptr: Int64,
+    touched: Int32,
+) -> None:
+    number = np.empty(n_items, np.int32)
+    for c in block:
+        number[:] = -1
+        for j in range(indptr[c], indptr[c + 1]):
+            number[items[j]] = 0
+        n = 0
+        for item in range(n_items):
+            if number[item] == 0:
+                number[item] = n
+                touched[touched_indptr[c] + n] = item
+                n += 1
+        for j in range(indptr[c], indptr[c + 1]):
+            row[j] = number[items[j]]
+
+
+def draw_samples(cohort: Cohort, negatives: int) -> Samples:
+    """For each positive, ``negatives`` distinct items drawn uniformly from those not excluded.
+
+    A client whose pool is smaller than ``negatives`` takes as many as there are.
+    """
+    n_positives = cohort.positives.counts()
+    pool = cohort.n_items - cohort.excluded.counts()
+    per_positive = np.minimum(negatives, pool)
+    indptr = np.concatenate(([0], np.cumsum(n_positives * (1 + per_positive))))
+    items = np.empty(indptr[-1], np.int32)
+    label = np.empty(indptr[-1], np.float32)
+    n_touched = np.zeros(len(cohort.users), np.int64)
+    work = np.diff(indptr)
+    for_each_block(
+        work,
+        lambda block: _draw_items(
+            block,
+            cohort.users,
+            cohort.positives.indptr,
+            cohort.positives.items,
+            cohort.excluded.indptr,
+            cohort.excluded.items,
+            cohort.n_items,
+            cohort.seed,
+            cohort.round,
+            per_positive,
+            indptr,
+            items,
+            label,
+            n_touched,
+        ),
+    )
+    touched_indptr = np.concatenate(([0], np.cumsum(n_touched)))
+    touched = np.empty(touched_indptr[-1], np.int32)
+    row = np.empty(len(items), np.int32)
+    for_each_block(
+        work,
+        lambda block: _number_touched(
+            block, cohort.n_items, indptr, items, row, touched_indptr, touched
+        ),
+    )
+    return Samples(indptr, row, label, Ragged(touched_indptr, touched))

@@ -1,0 +1,192 @@
+"""Item tables and the sparse rows clients hold of them: gather, lay over, merge, sum, score."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unskew.kernels._arithmetic import inner, jit
+from unskew.kernels._parallel import for_each_block
+from unskew.types import Float32, Float64, Int32, Int64, Ragged, Rows, Upload, UploadSum
+
+
+@jit
+def _gather(block: Int64, indptr: Int64, items: Int32, table: Float32, out: Float32) -> None:
+    for c in block:
+        for j in range(indptr[c], indptr[c + 1]):
+            for k in range(table.shape[1]):
+                out[j, k] = table[items[j], k]
+
+
+@jit
+def _overlay(
+    block: Int64,
+    indptr: Int64,
+    items: Int32,
+    s_indptr: Int64,
+    s_items: Int32,
+    s_values: Float32,
+    out: Float32,
+) -> None:
+    for c in block:
+        s, s_end = s_indptr[c], s_indptr[c + 1]
+        for j in range(indptr[c], indptr[c + 1]):
+            while s < s_end and s_items[s] < items[j]:
+                s += 1
+            if s < s_end and s_items[s] == items[j]:
+                for k in range(out.shape[1]):
+                    out[j, k] = s_values[s, k]
+
+
+@jit
+def _count_union(
+    a_indptr: Int64, a_items: Int32, b_indptr: Int64, b_items: Int32, counts: Int64
+) -> None:
+    for c in range(len(counts)):
+        a, b = a_indptr[c], b_indptr[c]
+        n = 0
+        while a < a_indptr[c + 1] and b < b_indptr[c + 1]:
+            x, y = a_items[a], b_items[b]
+            a += x <= y
+            b += y <= x
+            n += 1
+        counts[c] = n + (a_indptr[c + 1] - a) + (b_indptr[c + 1] - b)
+
+
+@jit
+def _merge(
+    block: Int64,
+    a_indptr: Int64,
+    a_items: Int32,
+    a_values: Float32,
+    b_indptr: Int64,
+    b_items: Int32,
+    b_values: Float32,
+    indptr: Int64,
+    items: Int32,
+    values: Float32,
+) -> None:
+    for c in block:
+        a, b = a_indptr[c], b_indptr[c]
+        a_end, b_end = a_indptr[c + 1], b_indptr[c + 1]
+        for out in range(indptr[c], indptr[c + 1]):
+            if b == b_end or (a < a_end and a_items[a] < b_items[b]):
+                items[out] = a_items[a]
+                values[out] = a_values[a]
+                a += 1
+            else:
+                items[out] = b_items[b]
+                values[out] = b_values[b]
+                if a < a_end and a_items[a] == b_items[b]:
+                    a += 1
+                b += 1
+
+
+@jit
+def _fold(indptr: Int64, items: Int32, values: Float32, weight: Float64, total: Float64) -> None:
+    for c in range(len(weight)):
+        w = weight[c]
+        for j in range(indptr[c], indptr[c + 1]):
+            for k in range(values.shape[1]):
+                total[items[j], k] += w * values[j, k]
+
+
+@jit
+def _score_table(block: Int64, vectors: Float32, columns: Float32, scores: Float32) -> None:
+    n = columns.shape[1]
+    for c in block:
+        out = scores[c]
+        out[:] = 0.0
+        for k in range(columns.shape[0]):
+            column = columns[k]
+            v = vectors[c, k]
+            for i in range(n):
+                out[i] += v * column[i]
+
+
+@jit
+def _score_rows(
+    block: Int64,
+    vectors: Float32,
+    indptr: Int64,
+    items: Int32,
+    values: Float32,
+    replace: bool,
+    scores: Float32,
+) -> None:
+    width = values.shape[1]
+    for c in block:
+        v = vectors[c]
+        for j in range(indptr[c], indptr[c + 1]):
+            z = inner(v, values[j], width)
+            scores[c, items[j]] = z if replace else scores[c, items[j]] + z
+
+
+def gather(table: Float32, touched: Ragged) -> Float32:
+    """The rows of ``table`` that each client touches."""
+    out = np.empty((len(touched.items), table.shape[1]), np.float32)
+    for_each_block(
+        touched.counts(), lambda block: _gather(block, touched.indptr, touched.items, table, out)
+    )
+    return out
+
+
+def overlay(base: Float32, touched: Ragged, held: Rows) -> Float32:
+    """``base`` (the touched rows, changed in place) with what a client itself holds laid over it."""
+    for_each_block(
+        touched.counts(), lambda block: _overlay(block, touched.indptr, touched.items, *held, base)
+    )
+    return base
+
+
+def merge(held: Rows, new: Rows) -> Rows:
+    """What a client holds after a round: its rows, with the new ones added or in their place."""
+    counts = np.empty(len(held.indptr) - 1, np.int64)
+    _count_union(held.indptr, held.items, new.indptr, new.items, counts)
+    indptr = np.concatenate(([0], np.cumsum(counts)))
+    items = np.empty(indptr[-1], np.int32)
+    values = np.empty((indptr[-1], new.values.shape[1]), np.float32)
+    for_each_block(counts, lambda block: _merge(block, *held, *new, indptr, items, values))
+    return Rows(indptr, items, values)
+
+
+def empty_sum(n_items: int, upload: Upload) -> UploadSum:
+    """A sum of nothing, in the shape of ``upload``."""
+    rows = np.zeros((n_items, upload.rows.values.shape[1]))
+    return UploadSum(rows, np.zeros(upload.dense.shape[1]), 0.0, 0)
+
+
+def fold(total: UploadSum, upload: Upload) -> UploadSum:
+    """Add the clients' weighted uploads, one after another in cohort order.
+
+    The order, and so every rounding, is the same however the cohort is cut into chunks. ``total``'s
+    arrays are changed in place.
+    """
+    _fold(*upload.rows, upload.weight, total.rows)
+    for weight, dense in zip(upload.weight, upload.dense, strict=True):
+        total.dense[:] += weight * dense
+    weight = total.weight
+    for one in upload.weight.tolist():
+        weight += one
+    return UploadSum(total.rows, total.dense, weight, total.clients + len(upload.weight))
+
+
+def score_table(vectors: Float32, table: Float32) -> Float32:
+    """Every item's inner product with each client's vector."""
+    scores = np.empty((len(vectors), len(table)), np.float32)
+    columns = np.ascontiguousarray(table.T)
+    for_each_block(
+        np.ones(len(vectors), np.int64), lambda block: _score_table(block, vectors, columns, scores)
+    )
+    return scores
+
+
+def replace_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
+    """Score anew, in place, the items whose rows a client holds itself."""
+    counts = np.diff(held.indptr)
+    for_each_block(counts, lambda block: _score_rows(block, vectors, *held, True, scores))
+
+
+def add_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
+    """Add, in place, what a client's own additive rows contribute."""
+    counts = np.diff(held.indptr)
+    for_each_block(counts, lambda block: _score_rows(block, vectors, *held, False, scores))

@@ -1,0 +1,113 @@
+"""What the gradient-trained federated methods share: their common settings, and FedAvg."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from unskew.kernels import Samples, Schedule, gather, merge, overlay
+from unskew.rng import Purpose, generator
+from unskew.types import Cohort, Float32, Ragged, Rows, UnskewError, Upload, UploadSum
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The paper's common settings. Every field can be set from Python, TOML and the command line."""
+
+    rounds: int = 100
+    """Global rounds T."""
+    participation: float = 0.6
+    """Share of the clients that take part in a round."""
+    dim: int = 16
+    """Embedding size d."""
+    local_epochs: int = 10
+    """Local epochs E per step."""
+    batch: int = 256
+    """Samples per local batch B."""
+    learning_rate: float = 0.01
+    """Adam's rate for user and item embeddings (eta)."""
+    negatives: int = 4
+    """Negatives drawn per positive, afresh each round."""
+    tolerance: float = 1e-4
+    """Local training stops once its running mean loss changes by less than this share (0: never)."""
+    aggregate_from: int = 1
+    """The round from which the server aggregates; before it clients train alone. 0: never."""
+
+    def __post_init__(self) -> None:
+        positive = {"rounds", "dim", "local_epochs", "batch", "learning_rate", "participation"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                least = "above 0" if field.name in positive else "at least 0"
+                if not (value > 0 if field.name in positive else value >= 0):
+                    raise UnskewError(f"{field.name} = {value} must be {least}.")
+        if self.participation > 1:
+            raise UnskewError(f"participation = {self.participation} must be at most 1.")
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.local_epochs, self.batch, self.tolerance)
+
+    def trains_alone(self, round: int) -> bool:
+        """Whether clients of this round start from their own items instead of the server's."""
+        return self.aggregate_from == 0 or round <= self.aggregate_from
+
+    def sends_nothing(self, round: int) -> bool:
+        return self.aggregate_from == 0 or round < self.aggregate_from
+
+
+class ItemServer(NamedTuple):
+    """A server that knows item embeddings and nothing else."""
+
+    Q: Float32
+
+
+def initial_items(n_items: int, dim: int, seed: int) -> Float32:
+    """Q ~ N(0, 1)."""
+    return generator(seed, Purpose.INIT_ITEMS).standard_normal((n_items, dim), np.float32)
+
+
+def initial_users(n_users: int, dim: int, seed: int) -> Float32:
+    """p ~ N(0, 1), the same vector on every device: all clients start as copies of one model."""
+    p = generator(seed, Purpose.INIT_USER).standard_normal(dim, np.float32)
+    return np.tile(p, (n_users, 1))
+
+
+def fedavg(server: ItemServer, total: UploadSum) -> ItemServer:
+    """Q_g <- Q_g + sum_u w_u (Q_u - Q_g) / sum_u w_u, which is sum_u p_u Q_u (Eq. 8)."""
+    if total.weight == 0:
+        return server
+    return ItemServer((server.Q + total.rows / total.weight).astype(np.float32))
+
+
+def starting_rows(
+    config: TrainingConfig, download: ItemServer, held: Rows, samples: Samples, cohort: Cohort
+) -> Float32:
+    """The touched items as the client starts its round with them: the server's, or, while there is
+    no aggregation to replace them, its own."""
+    rows = gather(download.Q, samples.touched)
+    return overlay(rows, samples.touched, held) if config.trains_alone(cohort.round) else rows
+
+
+def trained_items(
+    config: TrainingConfig,
+    download: ItemServer,
+    held: Rows,
+    samples: Samples,
+    rows: Float32,
+    cohort: Cohort,
+) -> tuple[Rows, Upload]:
+    """What a client keeps of its trained items, and what it uploads: its table minus the server's,
+    which is zero outside the rows it keeps."""
+    trained = Rows(*samples.touched, rows)
+    if config.trains_alone(cohort.round):
+        trained = merge(held, trained)
+    n = len(cohort.users)
+    no_dense = np.zeros((n, 0), np.float32)
+    if config.sends_nothing(cohort.round):
+        return trained, Upload(Rows.empty(n, config.dim), no_dense, np.zeros(n))
+    delta = trained.values - gather(download.Q, Ragged(trained.indptr, trained.items))
+    weight = samples.counts().astype(np.float64)
+    return trained, Upload(trained._replace(values=delta), no_dense, weight)

@@ -1,0 +1,91 @@
+"""FedMF: matrix factorisation whose item embeddings are averaged by the server.
+
+Chai, Wang, Chen & Yang, "Secure Federated Matrix Factorization", IEEE Intelligent Systems 2021
+(without its encryption), in the form the PFedCLR paper uses as its backbone: each client trains its
+user vector p_u and the items together on
+
+    L_u = - sum r log s(p_u.q_i) + (1 - r) log(1 - s(p_u.q_i))            (Eq. 2)
+
+and uploads the items; the server averages them by sample count (Eq. 8). p_u stays at home.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+from unskew.kernels import draw_samples, replace_scores, score_table, train_joint
+from unskew.methods._training import (
+    ItemServer,
+    TrainingConfig,
+    fedavg,
+    initial_items,
+    initial_users,
+    starting_rows,
+    trained_items,
+)
+from unskew.rng import Purpose
+from unskew.types import Cohort, Float32, Float64, Rows, Upload, UploadSum
+
+
+class Private(NamedTuple):
+    """What a device keeps: its vector, and the item rows it trained last (the rest of its table is
+    as it was downloaded)."""
+
+    p: Float32
+    Q: Rows
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    pass
+
+
+@dataclass(frozen=True)
+class FedMF:
+    config: Config = Config()
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "fedmf"
+    aggregation: ClassVar[Literal["sum"]] = "sum"
+    summary: ClassVar[str] = "matrix factorisation, items averaged by the server"
+    citation: ClassVar[str] = "Chai et al., IEEE Intelligent Systems 2021"
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[ItemServer, Private]:
+        d = self.config.dim
+        private = Private(initial_users(n_users, d, seed), Rows.empty(n_users, d))
+        return ItemServer(initial_items(n_items, d, seed)), private
+
+    def download(self, server: ItemServer) -> ItemServer:
+        return server
+
+    def local(
+        self, download: ItemServer, private: Private, cohort: Cohort
+    ) -> tuple[Private, Upload, Float64]:
+        c = self.config
+        samples = draw_samples(cohort, c.negatives)
+        rows = starting_rows(c, download, private.Q, samples, cohort)
+        p = private.p.copy()
+        losses = train_joint(
+            cohort,
+            samples,
+            c.schedule,
+            Purpose.SHUFFLE_LOCAL,
+            p,
+            rows,
+            c.learning_rate,
+            c.learning_rate,
+        )
+        held, upload = trained_items(c, download, private.Q, samples, rows, cohort)
+        return Private(p, held), upload, losses
+
+    def personalize(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
+        return private
+
+    def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
+        return fedavg(server, total)
+
+    def score(self, download: ItemServer, private: Private) -> Float32:
+        scores = score_table(private.p, download.Q)
+        replace_scores(scores, private.p, private.Q)
+        return scores

@@ -1,0 +1,142 @@
+"""PFedCLR: personalised federated recommendation with calibration via low-rank decomposition.
+
+Chen, Zhang, Li, Zhang, Li & Li, "Beyond Personalization: Federated Recommendation with Calibration
+via Low-rank Decomposition", 2025. A round has three steps:
+
+1. the client trains the downloaded items against its frozen user vector and uploads them,
+       Q_u <- min_Q L_u(p_u, Q_g; D_u)                                    (Eq. 5)
+2. with Q_u frozen it calibrates p_u through a buffer that also personalises the items,
+       p_u, A_u, B_u <- min L_u(p_u, Q_u + A_u B_u; D_u)                  (Eq. 7)
+   where A_u starts at zero and B_u ~ N(0, 1); the buffer persists from round to round;
+3. the server averages the uploads by sample count (Eq. 8), which Step 2 does not wait for.
+
+``buffer = "full"`` replaces A B by one matrix W (Eq. 6): the paper's ablation CF.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from unskew.kernels import (
+    add_scores,
+    draw_samples,
+    gather,
+    merge,
+    overlay,
+    replace_scores,
+    score_table,
+    train_joint,
+    train_low_rank,
+    train_rows,
+)
+from unskew.methods._training import (
+    ItemServer,
+    TrainingConfig,
+    fedavg,
+    initial_items,
+    initial_users,
+    starting_rows,
+    trained_items,
+)
+from unskew.rng import Purpose, generator
+from unskew.types import Cohort, Float32, Float64, Rows, UnskewError, Upload, UploadSum
+
+
+class Private(NamedTuple):
+    """What never leaves a device: its vector, its buffer (for ``full``, A is W and B is empty), and
+    the item rows it trained last."""
+
+    p: Float32
+    A: Rows
+    B: Float32
+    Q: Rows
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    buffer: Literal["low-rank", "full"] = "low-rank"
+    """The shape of the buffer: A B (CLR) or a full matrix W (CF)."""
+    rank: int = 2
+    """Rank r of A B."""
+    buffer_rate: float = 0.01
+    """Adam's rate for the buffer (beta)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buffer not in ("low-rank", "full"):
+            raise UnskewError(f'buffer = "{self.buffer}" must be "low-rank" or "full".')
+        if self.rank < 1:
+            raise UnskewError(f"rank = {self.rank} must be at least 1.")
+
+
+@dataclass(frozen=True)
+class PFedCLR:
+    config: Config = Config()
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "pfedclr"
+    aggregation: ClassVar[Literal["sum"]] = "sum"
+    summary: ClassVar[str] = "user embedding calibrated by a private low-rank buffer"
+    citation: ClassVar[str] = "Chen et al., 2025"
+
+    @property
+    def _low_rank(self) -> bool:
+        return self.config.buffer == "low-rank"
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[ItemServer, Private]:
+        c = self.config
+        rank, width = (c.rank, c.rank) if self._low_rank else (0, c.dim)
+        B = generator(seed, Purpose.INIT_BUFFER).standard_normal((rank, c.dim), np.float32)
+        private = Private(
+            initial_users(n_users, c.dim, seed),
+            Rows.empty(n_users, width),
+            np.tile(B, (n_users, 1, 1)),
+            Rows.empty(n_users, c.dim),
+        )
+        return ItemServer(initial_items(n_items, c.dim, seed)), private
+
+    def download(self, server: ItemServer) -> ItemServer:
+        return server
+
+    def local(
+        self, download: ItemServer, private: Private, cohort: Cohort
+    ) -> tuple[Private, Upload, Float64]:
+        c = self.config
+        samples = draw_samples(cohort, c.negatives)
+        rows = starting_rows(c, download, private.Q, samples, cohort)
+        losses = train_rows(
+            cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL, private.p, rows, c.learning_rate
+        )
+        held, upload = trained_items(c, download, private.Q, samples, rows, cohort)
+        return private._replace(Q=held), upload, losses
+
+    def personalize(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
+        c = self.config
+        samples = draw_samples(cohort, c.negatives)
+        touched = samples.touched
+        Q = overlay(gather(download.Q, touched), touched, private.Q)
+        A = overlay(np.zeros((len(Q), private.A.values.shape[1]), np.float32), touched, private.A)
+        p, B = private.p.copy(), private.B.copy()
+        shuffle, rates = Purpose.SHUFFLE_PERSONAL, (c.learning_rate, c.buffer_rate)
+        if self._low_rank:
+            train_low_rank(cohort, samples, c.schedule, shuffle, p, Q, A, B, *rates)
+        else:
+            # Training W in Q + W is training the sum from where it stands.
+            A += Q
+            train_joint(cohort, samples, c.schedule, shuffle, p, A, *rates)
+            A -= Q
+        return private._replace(p=p, A=merge(private.A, Rows(*touched, A)), B=B)
+
+    def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
+        return fedavg(server, total)
+
+    def score(self, download: ItemServer, private: Private) -> Float32:
+        """p.(q + a B) = p.q + a.(B p)."""
+        scores = score_table(private.p, download.Q)
+        replace_scores(scores, private.p, private.Q)
+        through = np.einsum("urd,ud->ur", private.B, private.p) if self._low_rank else private.p
+        add_scores(scores, np.ascontiguousarray(through), private.A)
+        return scores

@@ -1,0 +1,178 @@
+"""The few value types every room shares.
+
+Two shapes carry everything: arrays whose first axis is the user, and *ragged* values (one run of
+entries per user, cut by ``indptr``) for what differs in length from user to user. Nothing here
+computes; nothing here knows a file, a method or a round loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+UInt64 = NDArray[np.uint64]
+Bool = NDArray[np.bool_]
+
+
+class UnskewError(Exception):
+    """Something the user can mend: one sentence that says what, where and how.
+
+    The command prints it without a traceback and exits with a non-zero code.
+    """
+
+
+class Ragged(NamedTuple):
+    """One list of item numbers per user: user ``u`` owns ``items[indptr[u]:indptr[u + 1]]``."""
+
+    indptr: Int64
+    items: Int32
+
+    def of(self, user: int) -> Int32:
+        return self.items[self.indptr[user] : self.indptr[user + 1]]
+
+    def counts(self) -> Int64:
+        return np.diff(self.indptr)
+
+
+class Rows(NamedTuple):
+    """Some rows of an item table per user: item numbers (ascending within a user) and their rows."""
+
+    indptr: Int64
+    items: Int32
+    values: Float32
+
+    @staticmethod
+    def empty(n_users: int, width: int) -> Rows:
+        return Rows(
+            np.zeros(n_users + 1, np.int64),
+            np.zeros(0, np.int32),
+            np.zeros((0, width), np.float32),
+        )
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """What a source holds, row by row, in the file's order. Users and items are numbered in order
+    of first appearance; ``user_ids[n]`` and ``item_ids[n]`` are the labels they had in the file."""
+
+    name: str
+    users: Int32
+    items: Int32
+    user_ids: Sequence[str]
+    item_ids: Sequence[str]
+    ratings: Float32 | None = None
+    timestamps: Int64 | None = None
+    """Any monotone clock. ``None`` where the source has no order in time."""
+    clock: Literal["time", "order", "none"] = "none"
+    """Whether ``timestamps`` is real time, a stand-in order (FilmTrust), or absent."""
+    titles: Sequence[str] | None = None
+    """A title per item, aligned with ``item_ids``."""
+    min_user_rows: int = 3
+    """Users with fewer rows are left out of the federation (the source's published rule)."""
+    notes: tuple[str, ...] = ()
+    """What was dropped or changed on reading, for the user to see."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A federation ready to train: who trains on what, and what is held out.
+
+    ``train`` keeps every training row (a pair may repeat under the ``paper`` protocol);
+    ``seen`` is its sorted set per user. ``excluded`` says which items training may never draw as
+    negatives: it contains ``seen`` and, under ``paper`` only, the held-out items too.
+    ``sampled`` holds the fixed candidates of the sampled metrics, -1 where a user has too few.
+    """
+
+    data: str
+    protocol: str
+    user_ids: Sequence[str]
+    item_ids: Sequence[str]
+    titles: Sequence[str] | None
+    train: Ragged
+    seen: Ragged
+    excluded: Ragged
+    validation: Ragged
+    test: Ragged
+    sampled: Int32
+    rank_all: bool
+    """Whether the headline metrics rank all unseen items or only the sampled candidates."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_users(self) -> int:
+        return len(self.user_ids)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.item_ids)
+
+
+class Cohort(NamedTuple):
+    """The clients that work side by side: a chunk of a round in the simulator, the users of one
+    node in a deployment. ``users`` are federation-wide numbers and only key the randomness."""
+
+    users: Int64
+    positives: Ragged
+    excluded: Ragged
+    n_items: int
+    seed: int
+    round: int
+
+
+class Upload(NamedTuple):
+    """Everything that leaves the devices, and nothing else: per user the item rows it changed (as
+    differences from what it downloaded), an optional dense part, and its aggregation weight."""
+
+    rows: Rows
+    dense: Float32
+    weight: Float64
+
+    @property
+    def nbytes(self) -> int:
+        parts = (self.rows.items, self.rows.values, self.dense, self.weight)
+        return sum(part.nbytes for part in parts)
+
+
+class UploadSum(NamedTuple):
+    """The weighted sum of uploads, all that a server under secure aggregation ever sees."""
+
+    rows: Float64
+    dense: Float64
+    weight: float
+    clients: int
+
+
+class Method(Protocol):
+    """What the simulator, the Flower client and the audits call. No base class: any object with
+    these members is a method. State types are NamedTuples of arrays; a private state has the user
+    axis first, its ragged leaves are ``Rows``."""
+
+    name: str
+    aggregation: Literal["sum", "individual"]
+    config: Any
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Any, Any]:
+        """The server's state and the private state of ``n_users`` fresh devices."""
+
+    def download(self, server: Any) -> Any:
+        """What the server sends to every client of a round."""
+
+    def local(self, download: Any, private: Any, cohort: Cohort) -> tuple[Any, Upload, Float64]:
+        """Step 1: train on the device. The upload exists before Step 2; the losses stay home."""
+
+    def personalize(self, download: Any, private: Any, cohort: Cohort) -> Any:
+        """Step 2: what the device does for itself after the upload has left."""
+
+    def aggregate(self, server: Any, total: UploadSum) -> Any:
+        """Step 3: the server's next state."""
+
+    def score(self, download: Any, private: Any) -> Float32:
+        """Scores of all items, one row per user, from what the device has."""
