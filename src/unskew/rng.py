@@ -38,7 +38,7 @@ class Purpose(enum.IntEnum):
 
 @numba.njit(inline="always")
 def mix(x: np.uint64) -> np.uint64:
-    """SplitMix64's finaliser: a bijection of 64 bits in which every input bit reaches every output bit."""
+    """SplitMix64's finaliser: a bijection of 64 bits that mixes every bit into every other."""
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
     return x ^ (x >> np.uint64(31))
@@ -62,7 +62,7 @@ def value(state: np.uint64, counter: int) -> np.uint64:
 @numba.njit(inline="always")
 def below(bits: np.uint64, n: int) -> int:
     """An integer in [0, n) from the upper 32 bits; the bias, under n / 2**32, cannot be seen."""
-    return np.int64(((bits >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
+    return int(((bits >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
 
 
 def generator(seed: int, purpose: Purpose, *coordinates: int) -> np.random.Generator:

@@ -43,7 +43,7 @@ class Ragged(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Some rows of an item table per user: item numbers (ascending within a user) and their rows."""
+    """Some rows of an item table per user: item numbers, ascending within a user, and the rows."""
 
     indptr: Int64
     items: Int32
@@ -150,13 +150,28 @@ class UploadSum(NamedTuple):
     clients: int
 
 
+class Uploads(NamedTuple):
+    """A whole cohort's uploads one by one, for the methods whose server must see them so."""
+
+    users: Int64
+    upload: Upload
+
+
+Aggregation = Literal["sum", "individual", "central"]
+"""Whether the server needs only the sum of the uploads (so that secure aggregation works), each
+upload by itself, or, for the baselines that are not federated at all, the interactions."""
+
+
 class Method(Protocol):
     """What the simulator, the Flower client and the audits call. No base class: any object with
     these members is a method. State types are NamedTuples of arrays; a private state has the user
-    axis first, its ragged leaves are ``Rows``."""
+    axis first, its ragged leaves are ``Rows``.
+
+    A federated method has ``local``, ``personalize`` and ``aggregate``; a central one has ``epoch``
+    in their place (see :class:`CentralMethod`)."""
 
     name: str
-    aggregation: Literal["sum", "individual"]
+    aggregation: Aggregation
     config: Any
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Any, Any]:
@@ -171,8 +186,32 @@ class Method(Protocol):
     def personalize(self, download: Any, private: Any, cohort: Cohort) -> Any:
         """Step 2: what the device does for itself after the upload has left."""
 
-    def aggregate(self, server: Any, total: UploadSum) -> Any:
-        """Step 3: the server's next state."""
+    def aggregate(self, server: Any, total: Any) -> Any:
+        """Step 3: the server's next state, from an ``UploadSum`` (aggregation "sum") or from
+        ``Uploads`` ("individual")."""
 
     def score(self, download: Any, private: Any) -> Float32:
         """Scores of all items, one row per user, from what the device has."""
+
+    def fold_in(self, download: Any, private: Any, cohort: Cohort) -> Any:
+        """The private state of newcomers, from fresh states and their items, without a round."""
+
+
+class CentralMethod(Protocol):
+    """A baseline that sees all interactions in one place. A round is an epoch; the private state is
+    the per-user part of its model."""
+
+    name: str
+    aggregation: Aggregation
+    config: Any
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Any, Any]: ...
+
+    def download(self, server: Any) -> Any: ...
+
+    def epoch(self, server: Any, private: Any, everyone: Cohort) -> tuple[Any, Any, float]:
+        """Train once over all interactions: the model's next state and its mean loss."""
+
+    def score(self, download: Any, private: Any) -> Float32: ...
+
+    def fold_in(self, download: Any, private: Any, cohort: Cohort) -> Any: ...

@@ -1,0 +1,43 @@
+"""The command: parse, call, print. Errors a user can mend are one sentence and a non-zero exit."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of the ``unskew`` command."""
+    import typer
+
+    from unskew.cli import _audit, _data, _demo, _results, _run
+    from unskew.cli._output import stderr
+    from unskew.types import UnskewError
+
+    app = typer.Typer(
+        name="unskew",
+        help="Federated recommendation: train, compare, recommend, audit.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    for command in (
+        _run.run,
+        _run.resume,
+        _results.compare,
+        _results.recommend,
+        _results.methods,
+        _results.report,
+        _demo.demo,
+    ):
+        app.command()(command)
+    app.add_typer(_data.app, name="data")
+    app.add_typer(_audit.app, name="audit")
+    try:
+        app()
+    except UnskewError as error:
+        stderr.print(f"unskew: {error}", markup=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)

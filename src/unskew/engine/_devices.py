@@ -8,15 +8,14 @@ last; a version is kept exactly as long as some device still has it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.engine._files import Tensor
 from unskew.types import Int64, Ragged, Rows
-
-Arrays = dict[str, NDArray[Any]]
 
 
 class Devices:
@@ -32,17 +31,18 @@ class Devices:
                 self._ragged[name] = (np.split(leaf.items, cuts), np.split(leaf.values, cuts))
             else:
                 self._dense[name] = leaf.copy()
-        self.n_users = len(private[0]) if not isinstance(private[0], Rows) else 0
+        first = private[0]
+        self.n_users = len(first.indptr) - 1 if isinstance(first, Rows) else len(first)
         self.version = np.zeros(self.n_users, np.int64)
         self.downloads: dict[int, Any] = {0: download}
 
     def take(self, users: Int64) -> Any:
         """The private state of these users, as a value of its own."""
-        leaves = {name: array[users] for name, array in self._dense.items()}
+        leaves: dict[str, Any] = {name: array[users] for name, array in self._dense.items()}
         for name, (items, values) in self._ragged.items():
             chosen = [items[user] for user in users]
             indptr = np.concatenate(([0], np.cumsum([len(part) for part in chosen])))
-            leaves[name] = Rows(  # type: ignore[assignment]
+            leaves[name] = Rows(
                 indptr.astype(np.int64),
                 np.concatenate(chosen),
                 np.concatenate([values[user] for user in users]),
@@ -76,24 +76,30 @@ class Devices:
         copy.version, copy.downloads = self.version.copy(), dict(self.downloads)
         return copy
 
-    def arrays(self) -> Arrays:
-        """Everything as named arrays, to be saved or hashed."""
-        everyone = np.arange(self.n_users)
-        named: Arrays = {"version": self.version}
-        private = self.take(everyone)
-        for name, leaf in zip(private._fields, private, strict=True):
-            if isinstance(leaf, Rows):
-                named |= {f"{name}.{part}": getattr(leaf, part) for part in Rows._fields}
-            else:
-                named[name] = leaf
+    def tensors(self) -> Iterator[Tensor]:
+        """Everything as named arrays, to be saved or hashed without a second copy of it all."""
+        yield Tensor.whole("version", self.version)
+        for name in self._kind._fields:
+            if name in self._dense:
+                yield Tensor.whole(name, self._dense[name])
+                continue
+            items, values = self._ragged[name]
+            indptr = np.concatenate(([0], np.cumsum([len(part) for part in items])))
+            yield Tensor.whole(f"{name}.indptr", indptr.astype(np.int64))
+            yield Tensor(f"{name}.items", np.dtype(np.int32), (int(indptr[-1]),), items)
+            shape = (int(indptr[-1]), *values[0].shape[1:])
+            yield Tensor(f"{name}.values", np.dtype(np.float32), shape, values)
         for version, download in sorted(self.downloads.items()):
-            for name, array in zip(download._fields, download, strict=True):
-                named[f"download.{version}.{name}"] = array
-        return named
+            for field, array in zip(download._fields, download, strict=True):
+                yield Tensor.whole(f"download.{version}.{field}", array)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The same as whole arrays."""
+        return {tensor.name: tensor.array() for tensor in self.tensors()}
 
     @staticmethod
     def from_arrays(named: Mapping[str, NDArray[Any]], private: Any, download: Any) -> Devices:
-        """The inverse of :meth:`arrays`; ``private`` and ``download`` give the shapes of the types."""
+        """The inverse of :meth:`arrays`; ``private`` and ``download`` say which types to build."""
         leaves: dict[str, Any] = {}
         for name, leaf in zip(private._fields, private, strict=True):
             if isinstance(leaf, Rows):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +14,19 @@ from unskew.engine._devices import Devices, select
 from unskew.engine._scoreboard import Scoreboard
 from unskew.kernels import empty_sum, fold
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Int64, Method, Split, Upload, UploadSum
+from unskew.types import (
+    Aggregation,
+    Cohort,
+    Int64,
+    Method,
+    Rows,
+    Split,
+    Upload,
+    Uploads,
+    UploadSum,
+)
 
-CHUNK = 512
+CHUNK = 256
 """Clients simulated at a time; bounds memory, changes nothing else."""
 
 Transform = Callable[[Upload, Cohort], Upload]
@@ -65,48 +75,78 @@ class Federation:
 
     def step(self, state: State) -> dict[str, Any]:
         """Play one round, changing ``state``; returns the round's row of figures."""
-        began = time.perf_counter()
-        round = state.round + 1
-        users = self.cohort_of(round)
-        download = self.method.download(state.server)
-        state.devices.remember(state.round, download)
-        total: UploadSum | None = None
-        losses, bytes_up, evaluating = [], 0, 0.0
-        with ThreadPoolExecutor(1, thread_name_prefix="unskew-server") as server_side:
-            for chunk in self._chunks(users):
-                cohort = self._cohort(chunk, round)
-                private = state.devices.take(chunk)
-                private, upload, loss = self.method.local(download, private, cohort)
-                if self._transform is not None:
-                    upload = self._transform(upload, cohort)
-                # Step 3 folds the upload in while the devices are busy with Step 2.
-                total = empty_sum(self.split.n_items, upload) if total is None else total
-                folding = server_side.submit(fold, total, upload)
-                private = self.method.personalize(download, private, cohort)
-                state.devices.put(chunk, private, state.round)
-                total = folding.result()
-                losses.append(loss)
-                bytes_up += upload.nbytes
-                paused = time.perf_counter()
-                state.scoreboard.update(chunk, self.method.score(download, private))
-                evaluating += time.perf_counter() - paused
-        assert total is not None
-        state.server = self.method.aggregate(state.server, total)
-        state.round = round
-        row = {
-            "round": round,
-            "seconds": time.perf_counter() - began - evaluating,
-            "evaluation_seconds": evaluating,
-            "clients": len(users),
-            "loss": float(np.concatenate(losses).mean()),
-            "bytes_up": bytes_up,
-            "bytes_down": sum(array.nbytes for array in download) * len(users),
+        central = self.method.aggregation == "central"
+        row = self._epoch(state) if central else self._round(state)
+        row |= {
             "validation": _headline(state.scoreboard.means("validation")),
             "test": _headline(state.scoreboard.means("test")),
         }
         self._keep_best(state, row)
         state.rows.append(row)
         return row
+
+    def _round(self, state: State) -> dict[str, Any]:
+        began = time.perf_counter()
+        round = state.round + 1
+        users = self.cohort_of(round)
+        download = self.method.download(state.server)
+        state.devices.remember(state.round, download)
+        server_side = _ServerSide(self.method.aggregation, self.split.n_items)
+        losses, bytes_up, evaluating = [], 0, 0.0
+        with ThreadPoolExecutor(1, thread_name_prefix="unskew-server") as executor:
+            for chunk in self._chunks(users):
+                cohort = self._cohort(chunk, round)
+                private = state.devices.take(chunk)
+                private, upload, loss = self.method.local(download, private, cohort)
+                if self._transform is not None:
+                    upload = self._transform(upload, cohort)
+                # Step 3 takes the upload in while the devices are busy with Step 2.
+                receiving = executor.submit(server_side.receive, chunk, upload)
+                private = self.method.personalize(download, private, cohort)
+                state.devices.put(chunk, private, state.round)
+                receiving.result()
+                losses.append(loss)
+                bytes_up += upload.nbytes
+                paused = time.perf_counter()
+                state.scoreboard.update(chunk, self.method.score(download, private))
+                evaluating += time.perf_counter() - paused
+        state.server = self.method.aggregate(state.server, server_side.received())
+        state.round = round
+        return {
+            "round": round,
+            "seconds": time.perf_counter() - began - evaluating,
+            "evaluation_seconds": evaluating,
+            "clients": len(users),
+            "loss": float(np.concatenate(losses).mean()),
+            "bytes_up": bytes_up,
+            "bytes_down": download_bytes(self.method, download) * len(users),
+        }
+
+    def _epoch(self, state: State) -> dict[str, Any]:
+        """A central baseline's round: an epoch over everything, then everyone is evaluated."""
+        began = time.perf_counter()
+        method: Any = self.method
+        round = state.round + 1
+        everyone = np.arange(self.split.n_users)
+        private = state.devices.take(everyone)
+        cohort = self._cohort(everyone, round)
+        state.server, private, loss = method.epoch(state.server, private, cohort)
+        seconds = time.perf_counter() - began
+        download = method.download(state.server)
+        state.devices.put(everyone, private, round)
+        state.devices.remember(round, download)
+        for users in self._chunks(everyone):
+            state.scoreboard.update(users, method.score(download, state.devices.take(users)))
+        state.round = round
+        return {
+            "round": round,
+            "seconds": seconds,
+            "evaluation_seconds": time.perf_counter() - began - seconds,
+            "clients": len(everyone),
+            "loss": float(loss),
+            "bytes_up": 0,
+            "bytes_down": 0,
+        }
 
     def cohort_of(self, round: int) -> Int64:
         """The clients of a round, in ascending order: drawn without replacement."""
@@ -139,6 +179,48 @@ class Federation:
     def _chunks(self, users: Int64) -> Iterator[Int64]:
         for low in range(0, len(users), self._chunk):
             yield users[low : low + self._chunk]
+
+
+class _ServerSide:
+    """What the server has of a round's uploads: their running sum, or each of them."""
+
+    def __init__(self, aggregation: Aggregation, n_items: int) -> None:
+        self._sums, self._n_items = aggregation == "sum", n_items
+        self._total: UploadSum | None = None
+        self._each: list[tuple[Int64, Upload]] = []
+
+    def receive(self, users: Int64, upload: Upload) -> None:
+        if not self._sums:
+            self._each.append((users, upload))
+            return
+        total = empty_sum(self._n_items, upload) if self._total is None else self._total
+        self._total = fold(total, upload)
+
+    def received(self) -> UploadSum | Uploads:
+        if self._total is not None:
+            return self._total
+        users, uploads = zip(*self._each, strict=True)
+        return Uploads(np.concatenate(users), _joined(uploads))
+
+
+def _joined(uploads: Sequence[Upload]) -> Upload:
+    counts = np.concatenate([np.diff(upload.rows.indptr) for upload in uploads])
+    rows = Rows(
+        np.concatenate(([0], np.cumsum(counts))),
+        np.concatenate([upload.rows.items for upload in uploads]),
+        np.concatenate([upload.rows.values for upload in uploads]),
+    )
+    return Upload(
+        rows,
+        np.concatenate([upload.dense for upload in uploads]),
+        np.concatenate([upload.weight for upload in uploads]),
+    )
+
+
+def download_bytes(method: Method, download: Any) -> int:
+    """Bytes one client receives: the whole download, unless the method sends each its own part."""
+    own = getattr(method, "download_bytes", None)
+    return int(own(download)) if own else sum(array.nbytes for array in download)
 
 
 def _headline(metrics: dict[str, float]) -> dict[str, float]:

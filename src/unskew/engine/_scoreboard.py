@@ -1,5 +1,8 @@
-"""Every client's latest ranks. A client is evaluated with its own local model right after it has
-trained, and its ranks stand until it trains again; so no device's table is ever kept for scoring."""
+"""Every client's latest ranks.
+
+A client is evaluated with its own local model right after it has trained, and its ranks stand until
+it trains again: evaluation needs no device's item table to be kept.
+"""
 
 from __future__ import annotations
 

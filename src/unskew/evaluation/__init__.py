@@ -2,7 +2,7 @@
 
 from unskew.evaluation._metrics import CUTOFFS, coverage, mean_metrics, per_user, popularity
 from unskew.evaluation._protocols import PROTOCOLS, EvaluationProtocol, prepare
-from unskew.evaluation._ranks import held_out_ranks, top_k
+from unskew.evaluation._ranks import best_unseen, held_out_ranks, top_k
 from unskew.evaluation._significance import (
     Interval,
     PairedTest,
@@ -18,6 +18,7 @@ __all__ = [
     "EvaluationProtocol",
     "Interval",
     "PairedTest",
+    "best_unseen",
     "coverage",
     "held_out_ranks",
     "holm",

@@ -81,6 +81,18 @@ def top_k(scores: Float32, users: Int64, split: Split, k: int) -> Int32:
     return best
 
 
+def best_unseen(scores: Float32, seen: Ragged, k: int) -> Int32:
+    """The ``k`` best items of each row of ``scores`` outside that row's ``seen``: recommending in
+    use, where nothing is held out."""
+    scores = np.ascontiguousarray(scores, np.float32)
+    best = np.full((len(scores), min(k, scores.shape[1])), -1, np.int32)
+    nothing = _nothing(len(scores))
+    _best_items(
+        scores, np.arange(len(scores)), seen.indptr, seen.items, nothing.indptr, nothing.items, best
+    )
+    return best
+
+
 def _checked(scores: Float32, users: Int64, split: Split) -> tuple[Float32, Int64]:
     """The kernels index without looking, so shapes and user numbers are looked at here."""
     users = np.ascontiguousarray(users, np.int64)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -19,8 +20,8 @@ kernel gives the same bits freshly compiled, loaded from the cache, inlined or n
 model, because a test for division by zero would keep loops from becoming vectors."""
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def sqrt32(typing_context: object, x: object) -> object:
+@intrinsic
+def _sqrt32(typing_context: object, x: object) -> object:
     """LLVM's own float32 square root. The libm call behind np.sqrt may set errno, which keeps LLVM
     from vectorising every loop it stands in."""
     del typing_context, x
@@ -38,11 +39,13 @@ _LN2_LOW = np.float32(-2.12194440e-4)
 _LARGEST = np.float32(87.0)
 
 
+sqrt32: Callable[[float], float] = cast(Any, _sqrt32)
+
 _LANES, _CHAINS = 8, 4
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
+@intrinsic
+def _inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
     """The inner product of the first ``n`` entries of two contiguous float32 arrays.
 
     Four chains of eight lanes: an order of summation fixed by us, not by the compiler, the same on
@@ -96,13 +99,17 @@ def inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
     return numba.float32(x, y, numba.int64), codegen
 
 
+inner: Callable[[Float32, Float32, int], float] = cast(Any, _inner)
+
+
 @jit
 def logistic_batch(z: Float32, y: Float32, s: Float32, bits: Int32, n: int) -> float:
-    """For logits ``z`` and labels ``y`` put (sigmoid(z) - y) / n into ``s``; return the summed loss.
+    """For logits ``z`` and labels ``y``: (sigmoid(z) - y) / n into ``s``; returns the summed loss.
 
-    ``z`` is left holding the losses; ``bits`` is scratch. exp(-|z|) = 2**-k * exp(-r) with |r| <= ln(2) / 2 and a
-    degree-6 polynomial; log(1 + e) = 2 artanh(e / (2 + e)) by its series (argument <= 1/3): both are
-    exact to float32 rounding and need no call that would break the vector loop.
+    ``z`` is left holding the losses; ``bits`` is scratch. exp(-|z|) is 2**-k exp(-r) with
+    |r| <= ln(2) / 2 and a polynomial of degree 6, log(1 + e) is 2 artanh(e / (2 + e)) by its series
+    (argument at most 1/3): both exact to float32 rounding, without a call that would break the
+    vector loop.
     """
     one = np.float32(1.0)
     half = np.float32(0.5)

@@ -130,6 +130,12 @@ def move_and_score(q: Float32, u: Float32, z: Float32, pk: float, n: int) -> Non
 
 
 @jit
+def subtract(x: Float32, u: Float32, n: int) -> None:
+    for i in range(n):
+        x[i] -= u[i]
+
+
+@jit
 def add_scaled(z: Float32, q: Float32, pk: float, n: int) -> None:
     for i in range(n):
         z[i] += pk * q[i]
@@ -407,7 +413,7 @@ def _low_rank_kernel(
                         gB[r * D + k] = ga[r] * p[k]
                 for r in range(R):
                     moments_step(u, mA[r], vA[r], g, Bp[r], n_rows, lr_buffer, t)
-                    add_scaled(A[r], u, np.float32(-1.0), n_rows)
+                    subtract(A[r], u, n_rows)
                 adam_step(flat_B, mB, vB, gB, R * D, lr_buffer, t)
                 adam_step(p, mp, vp, gp, D, lr_user, t)
                 g[:n_rows] = 0.0
@@ -495,6 +501,6 @@ def train_low_rank(
     user_rate: float,
     buffer_rate: float,
 ) -> Float64:
-    """Train ``p``, the touched rows of ``A`` and ``B`` in place over frozen ``rows``; mean losses."""
+    """Train ``p``, the touched rows of ``A``, and ``B`` over frozen ``rows``; mean losses."""
     kernel = _low_rank_kernel
     return _run(kernel, cohort, samples, purpose, schedule, p, rows, A, B, user_rate, buffer_rate)

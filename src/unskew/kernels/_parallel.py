@@ -51,8 +51,8 @@ def get_threads() -> int:
 def for_each_block(work: Int64, function: Callable[[Int64], object]) -> None:
     """Call ``function`` on blocks of client numbers that together cover ``range(len(work))``.
 
-    Clients are ordered by falling ``work`` and cut where the running total passes equal shares, so
-    the heaviest start first and the last blocks to finish are light.
+    Clients are ordered by falling ``work`` and cut once the running total has reached equal shares,
+    so the heaviest start first, one heavier than a share runs alone, and the last blocks are light.
     """
     if len(work) == 0:
         return
@@ -60,5 +60,6 @@ def for_each_block(work: Int64, function: Callable[[Int64], object]) -> None:
     total = np.cumsum(work[order] + 1)
     pieces = min(len(work), _pool.threads * _BLOCKS_PER_THREAD)
     shares = total[-1] * np.arange(1, pieces) // pieces
-    blocks = [block for block in np.split(order, np.searchsorted(total, shares)) if len(block)]
+    cuts = np.searchsorted(total, shares) + 1
+    blocks = [block for block in np.split(order, cuts) if len(block)]
     _pool.run(function, blocks)

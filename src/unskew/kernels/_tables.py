@@ -131,7 +131,7 @@ def gather(table: Float32, touched: Ragged) -> Float32:
 
 
 def overlay(base: Float32, touched: Ragged, held: Rows) -> Float32:
-    """``base`` (the touched rows, changed in place) with what a client itself holds laid over it."""
+    """``base`` (the touched rows, changed in place) under the rows a client holds itself."""
     for_each_block(
         touched.counts(), lambda block: _overlay(block, touched.indptr, touched.items, *held, base)
     )

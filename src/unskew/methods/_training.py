@@ -7,14 +7,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels import Samples, Schedule, gather, merge, overlay
+from unskew.kernels import (
+    Samples,
+    Schedule,
+    draw_samples,
+    gather,
+    merge,
+    overlay,
+    train_joint,
+)
 from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Ragged, Rows, UnskewError, Upload, UploadSum
+
+_FOLD_IN_PASSES = 20
+"""A newcomer trains alone on fresh negatives this often: no round of the federation costs less."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The paper's common settings. Every field can be set from Python, TOML and the command line."""
+    """The paper's common settings, for Python, TOML and the command line alike."""
 
     rounds: int = 100
     """Global rounds T."""
@@ -31,7 +42,7 @@ class TrainingConfig:
     negatives: int = 4
     """Negatives drawn per positive, afresh each round."""
     tolerance: float = 1e-4
-    """Local training stops once its running mean loss changes by less than this share (0: never)."""
+    """Local training stops once its mean loss changes by less than this share (0: never)."""
     aggregate_from: int = 1
     """The round from which the server aggregates; before it clients train alone. 0: never."""
 
@@ -111,3 +122,22 @@ def trained_items(
     delta = trained.values - gather(download.Q, Ragged(trained.indptr, trained.items))
     weight = samples.counts().astype(np.float64)
     return trained, Upload(trained._replace(values=delta), no_dense, weight)
+
+
+def fold_in(config: TrainingConfig, download: ItemServer, p: Float32, cohort: Cohort) -> Float32:
+    """User vectors for newcomers: trained on their own items alone, the global items frozen."""
+    p = p.copy()
+    for passes in range(1, _FOLD_IN_PASSES + 1):
+        samples = draw_samples(cohort._replace(round=passes), config.negatives)
+        rows = gather(download.Q, samples.touched)
+        train_joint(
+            cohort._replace(round=passes),
+            samples,
+            config.schedule,
+            Purpose.SHUFFLE_PERSONAL,
+            p,
+            rows,
+            config.learning_rate,
+            0.0,
+        )
+    return p

@@ -11,7 +11,7 @@ and uploads the items; the server averages them by sample count (Eq. 8). p_u sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 from unskew.kernels import draw_samples, replace_scores, score_table, train_joint
@@ -19,6 +19,7 @@ from unskew.methods._training import (
     ItemServer,
     TrainingConfig,
     fedavg,
+    fold_in,
     initial_items,
     initial_users,
     starting_rows,
@@ -43,7 +44,7 @@ class Config(TrainingConfig):
 
 @dataclass(frozen=True)
 class FedMF:
-    config: Config = Config()
+    config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
     name: ClassVar[str] = "fedmf"
@@ -89,3 +90,6 @@ class FedMF:
         scores = score_table(private.p, download.Q)
         replace_scores(scores, private.p, private.Q)
         return scores
+
+    def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
+        return private._replace(p=fold_in(self.config, download, private.p, cohort))

@@ -10,7 +10,7 @@ and is kept for scoring only. The user vector is never calibrated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 from unskew.kernels import (
@@ -22,7 +22,7 @@ from unskew.kernels import (
     train_rows,
 )
 from unskew.methods import fedmf
-from unskew.methods._training import ItemServer, TrainingConfig, fedavg
+from unskew.methods._training import ItemServer, TrainingConfig, fedavg, fold_in
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Float64, Rows, Upload, UploadSum
 
@@ -43,7 +43,7 @@ class Config(TrainingConfig):
 
 @dataclass(frozen=True)
 class FedMFAF:
-    config: Config = Config()
+    config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
     name: ClassVar[str] = "fedmf-af"
@@ -87,3 +87,6 @@ class FedMFAF:
         replace_scores(scores, private.p, private.Q)
         replace_scores(scores, private.p, private.tuned)
         return scores
+
+    def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
+        return private._replace(p=fold_in(self.config, download, private.p, cohort))

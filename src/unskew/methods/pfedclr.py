@@ -15,7 +15,7 @@ via Low-rank Decomposition", 2025. A round has three steps:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ from unskew.methods._training import (
     ItemServer,
     TrainingConfig,
     fedavg,
+    fold_in,
     initial_items,
     initial_users,
     starting_rows,
@@ -74,7 +75,7 @@ class Config(TrainingConfig):
 
 @dataclass(frozen=True)
 class PFedCLR:
-    config: Config = Config()
+    config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
     name: ClassVar[str] = "pfedclr"
@@ -140,3 +141,6 @@ class PFedCLR:
         through = np.einsum("urd,ud->ur", private.B, private.p) if self._low_rank else private.p
         add_scores(scores, np.ascontiguousarray(through), private.A)
         return scores
+
+    def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
+        return private._replace(p=fold_in(self.config, download, private.p, cohort))

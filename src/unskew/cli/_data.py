@@ -1,0 +1,93 @@
+"""unskew data list, info, fetch."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unskew.cli._options import DataDir, Json, parse_pairs
+from unskew.cli._output import print_json, print_table, size, stdout
+from unskew.cli._progress import DownloadProgress
+from unskew.data import fetch as fetch_source
+from unskew.data import info as statistics_of
+from unskew.data import load, sources
+
+app = typer.Typer(help="The data sources: list them, look at one, fetch one.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """The sources known by name."""
+    if json:
+        print_json({"sources": [dataclasses.asdict(source) for source in sources()]})
+        return
+    print_table(
+        ["name", "what", "licence"],
+        [[source.name, source.title, source.licence] for source in sources()],
+    )
+
+
+@app.command()
+def info(
+    name: Annotated[str, typer.Argument(help="A source's name or a file.")],
+    data_dir: DataDir = None,
+    columns: Annotated[str | None, typer.Option(help="user=uid,item=movie,...")] = None,
+    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows")] = False,
+    min_user_rows: Annotated[int | None, typer.Option(min=1)] = None,
+    json: Json = False,
+) -> None:
+    """A source's statistics, as the federation will have it."""
+    with DownloadProgress(name) as progress:
+        interactions = load(
+            name,
+            data_dir=data_dir,
+            columns=None if columns is None else parse_pairs(columns.split(","), "--columns"),
+            skip_bad_rows=skip_bad_rows,
+            min_user_rows=min_user_rows,
+            progress=progress,
+        )
+    found = statistics_of(interactions)
+    if json:
+        print_json(dataclasses.asdict(found) | {"notes": list(interactions.notes)})
+        return
+    rows = [
+        ("users (clients)", f"{found.n_users:,}"),
+        ("items", f"{found.n_items:,}"),
+        ("interactions", f"{found.n_rows:,}"),
+        ("distinct pairs", f"{found.n_pairs:,}"),
+        ("sparsity", f"{found.sparsity:.2%}"),
+        (
+            "per user",
+            f"{found.rows_per_user_min} to {found.rows_per_user_max}, "
+            f"median {found.rows_per_user_median:g}",
+        ),
+        ("time", f"{found.first_time} to {found.last_time}" if found.first_time else found.clock),
+        (
+            "as read",
+            f"{found.n_users_read:,} users, {found.n_items_read:,} items, "
+            f"{found.n_rows_read:,} rows; kept: users with at least {found.min_user_rows} rows",
+        ),
+    ]
+    print_table([name, ""], rows)
+    for note in interactions.notes:
+        stdout.print(f"Note: {note}")
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A source's name.")],
+    folder: Annotated[Path | None, typer.Option(help="Default: the user's cache.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Download again.")] = False,
+    json: Json = False,
+) -> None:
+    """Download a source from its publisher, checked and resumable."""
+    with DownloadProgress(name) as progress:
+        path = fetch_source(name, folder=folder, progress=progress, force=force)
+    total = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    if json:
+        print_json({"name": name, "folder": str(path), "bytes": total})
+        return
+    stdout.print(f"{name}: {size(total)} in {path}")

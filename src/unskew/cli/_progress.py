@@ -1,0 +1,138 @@
+"""Long work shows where it is and the time left: live on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from unskew.cli._output import stderr
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_LINES = 10
+_QUIET_SECONDS = 20.0
+
+
+def sparkline(values: list[float], width: int = 20) -> str:
+    """A curve in one line of text."""
+    if len(values) > width:
+        step = len(values) / width
+        values = [values[int((i + 1) * step) - 1] for i in range(width)]
+    low, high = min(values), max(values)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0
+    return "".join(_BLOCKS[int((value - low) * scale)] for value in values)
+
+
+class RoundProgress:
+    """Rounds of one or several seeds: loss, the validation curve, time left."""
+
+    def __init__(self, label: str, n_seeds: int) -> None:
+        self._label, self._n_seeds = label, n_seeds
+        self._live = stderr.is_terminal
+        self._curve: list[float] = []
+        self._seed: int | None = None
+        self._done = 0
+        self._began = self._spoken = time.monotonic()
+        self._task: TaskID | None = None
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            console=stderr,
+            expand=True,
+            transient=True,
+            disable=not self._live,
+        )
+
+    def __enter__(self) -> RoundProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, seed: int, row: dict[str, Any], rounds: int) -> None:
+        if seed != self._seed:
+            self._curve, self._seed = [], seed
+        self._curve.append(row["validation"]["ndcg@10"])
+        self._done += 1
+        if self._live:
+            self._update(seed, row, rounds)
+        else:
+            self._speak(seed, row, rounds)
+
+    def _update(self, seed: int, row: dict[str, Any], rounds: int) -> None:
+        width = max(6, min(20, stderr.width - 70))
+        figures = (
+            f"loss {row['loss']:.3f}  val NDCG {self._curve[-1]:.4f} "
+            f"{sparkline(self._curve, width)}"
+        )
+        total = rounds * self._n_seeds
+        description = f"{self._label}, seed {seed}"
+        if self._task is None:
+            self._task = self._progress.add_task(description, total=total, figures=figures)
+            self._progress.update(self._task, completed=row["round"])
+            return
+        self._progress.update(self._task, advance=1, description=description, figures=figures)
+
+    def _speak(self, seed: int, row: dict[str, Any], rounds: int) -> None:
+        now = time.monotonic()
+        due = row["round"] % max(1, rounds // _LINES) == 0
+        if due or row["round"] == 1 or now - self._spoken > _QUIET_SECONDS:
+            self._spoken = now
+            left = (now - self._began) / self._done * (rounds - row["round"])
+            stderr.print(
+                f"{self._label}, seed {seed}: round {row['round']}/{rounds}, "
+                f"loss {row['loss']:.3f}, validation NDCG@10 {self._curve[-1]:.4f}, "
+                f"{left:.0f} s left"
+            )
+
+
+class DownloadProgress:
+    """Bytes of a download, with the time left where the server says how many there are."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._task = label, None
+        self._spoken = 0.0
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(compact=True),
+            console=stderr,
+            transient=True,
+            disable=not stderr.is_terminal,
+        )
+
+    def __enter__(self) -> DownloadProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, done: int, total: int | None) -> None:
+        if stderr.is_terminal:
+            if self._task is None:
+                self._task = self._progress.add_task(self._label, total=total)  # type: ignore[assignment]
+            self._progress.update(self._task, completed=done, total=total)  # type: ignore[arg-type]
+        elif time.monotonic() - self._spoken > _QUIET_SECONDS or done == total:
+            self._spoken = time.monotonic()
+            stderr.print(f"{self._label}: {done} of {total or 'unknown'} bytes")

@@ -1,0 +1,155 @@
+"""unskew run, resume."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unskew.cli._options import DataDir, Json, Threads, parse_pairs, parse_seeds
+from unskew.cli._output import mean_std, print_json, print_table, size, stderr, stdout
+from unskew.cli._progress import DownloadProgress, RoundProgress
+from unskew.experiments import Run, RunSpec, read_spec, read_toml
+from unskew.experiments import run as run_spec
+from unskew.kernels import set_threads
+
+
+def run(
+    method: Annotated[str | None, typer.Option(help="See `unskew methods`.")] = None,
+    data: Annotated[str | None, typer.Option(help="A source's name or a file.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="leak-free, time or paper.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="For example 0,1,2 or 0-4.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Global rounds.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the method: key=value.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with any of these.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="For your own file: user=uid,item=movie,timestamp=ts.")
+    ] = None,
+    titles: Annotated[str | None, typer.Option(help="CSV with the items' titles.")] = None,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="Drop and count bad rows.")
+    ] = False,
+    min_user_rows: Annotated[
+        int | None, typer.Option(help="Leave out users with fewer rows.", min=1)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    data_dir: DataDir = None,
+    threads: Threads = 0,
+    json: Json = False,
+) -> None:
+    """Train a federation and evaluate it."""
+    values: dict[str, Any] = read_toml(config) if config is not None else {}
+    given = {
+        "method": method,
+        "data": data,
+        "protocol": protocol,
+        "seeds": None if seeds is None else parse_seeds(seeds),
+        "columns": None if columns is None else parse_pairs(columns.split(","), "--columns"),
+        "titles": titles,
+        "skip_bad_rows": skip_bad_rows or None,
+        "min_user_rows": min_user_rows,
+    }
+    values |= {key: value for key, value in given.items() if value is not None}
+    settings = {**values.get("settings", {}), **parse_pairs(set_ or [], "--set")}
+    if rounds is not None:
+        settings["rounds"] = rounds
+    spec = RunSpec.from_mapping(values | {"settings": settings})
+    folder = out or _fresh_folder(spec)
+    finished = run_with_progress(spec, folder, data_dir, threads, command=_command())
+    _show(finished, json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN")],
+    data_dir: DataDir = None,
+    threads: Threads = 0,
+    json: Json = False,
+) -> None:
+    """Go on with a run that was stopped; the result is the same as if it had not been."""
+    spec, command = read_spec(folder)
+    _show(run_with_progress(spec, folder, data_dir, threads, command, resume=True), json)
+
+
+def run_with_progress(
+    spec: RunSpec,
+    folder: Path,
+    data_dir: Path | None,
+    threads: int,
+    command: str,
+    *,
+    resume: bool = False,
+) -> Run:
+    set_threads(threads)
+    with DownloadProgress(spec.data) as downloading:
+        interactions = spec.load(data_dir, downloading)
+    for note in interactions.notes:
+        stderr.print(f"{spec.data}: {note}")
+    label = f"{spec.method} on {Path(spec.data).name}, {spec.protocol}"
+    try:
+        with RoundProgress(label, len(spec.seeds)) as progress:
+            return run_spec(
+                spec, interactions, out=folder, resume=resume, on_round=progress, command=command
+            )
+    except KeyboardInterrupt:
+        stderr.print(f"Stopped. Go on with: unskew resume {shlex.quote(str(folder))}")
+        raise
+
+
+def _show(finished: Run, json: bool) -> None:
+    summary = finished.summary()
+    if json:
+        print_json(summary)
+        return
+    print_figures([summary])
+    for note in summary["notes"]:
+        stdout.print(f"Note: {note}")
+    seconds = summary["seconds_per_round"]
+    stdout.print(
+        f"{seconds:.3g} s per round, peak memory "
+        f"{summary['peak_rss_mb']:.0f} MB, per client and round {size(summary['bytes_up'])} up and "
+        f"{size(summary['bytes_down'])} down."
+    )
+    stdout.print(f"Run: {finished.folder}")
+
+
+def print_figures(summaries: list[dict[str, Any]]) -> None:
+    """The table a run ends with: the best validation round, the last one, and the sampled view."""
+    rows = []
+    for summary in summaries:
+        best = ",".join(map(str, sorted(set(summary["best_rounds"]))))
+        last = summary["rounds"]
+        views = [(f"best round {best}", summary["ranking"], "metrics")]
+        views.append((f"last round {last}", summary["ranking"], "last_round"))
+        if summary["ranking"].startswith("all"):
+            views.append((f"best round {best}", "99 sampled candidates", "sampled99"))
+        for i, (round, ranking, part) in enumerate(views):
+            names = [summary["method"], summary["protocol"]] if i == 0 else ["", ""]
+            figures = [mean_std(summary[part][metric]) for metric in ("hr@10", "ndcg@10")]
+            rows.append([*names, round, ranking, *figures])
+    first = summaries[0]
+    print_table(
+        ["method", "protocol", "round", "ranked", "HR@10", "NDCG@10"],
+        rows,
+        title=f"{Path(first['data']).name}: {first['users']:,} users, {first['items']:,} items",
+    )
+
+
+def _fresh_folder(spec: RunSpec) -> Path:
+    name = f"{Path(spec.data).stem}-{spec.method}-{spec.protocol}"
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = Path("runs") / f"{name}-{stamp}"
+    number = 2
+    while folder.exists():
+        folder = Path("runs") / f"{name}-{stamp}-{number}"
+        number += 1
+    return folder
+
+
+def _command() -> str:
+    return shlex.join(["unskew", *sys.argv[1:]])

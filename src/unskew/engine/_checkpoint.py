@@ -1,0 +1,126 @@
+"""A run's state on disk: written every round, complete at every moment.
+
+``state/round-000042/`` holds three files (server, devices, scoreboard); ``state/current.json``
+names the last round and the best one and is replaced only after the folders it names are complete.
+A process killed at any moment leaves the previous ``current.json`` and everything it names.
+
+Writing may take up to a tenth of the time training takes: where a state is so large that every
+round would cost more, some rounds are not written, and resuming plays them again, to the same bits.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from unskew.engine._devices import Devices
+from unskew.engine._federation import Federation, State
+from unskew.engine._files import (
+    Tensor,
+    checksum,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
+from unskew.engine._scoreboard import Scoreboard
+
+FORMAT, VERSION = "unskew-state", 1
+_SHARE = 0.1
+
+
+def server_tensors(server: Any) -> list[Tensor]:
+    return [Tensor.whole(n, a) for n, a in zip(server._fields, server, strict=True)]
+
+
+def model_checksum(state: State) -> str:
+    """SHA-256 of the last round's model: the server's and every device's."""
+    return checksum([*server_tensors(state.server), *state.devices.tensors()])
+
+
+class Checkpoints:
+    """The ``state`` folder of one seed of a run."""
+
+    def __init__(self, folder: Path, every: int = 1) -> None:
+        self._folder, self._every = folder, every
+        self._writing = 0.0
+        self._began = time.monotonic()
+
+    def after_round(self, state: State, final: bool) -> None:
+        """Save the state if it is due. The last round is always saved."""
+        due = state.round % self._every == 0
+        affordable = self._writing <= _SHARE * (time.monotonic() - self._began)
+        if final or (due and affordable):
+            began = time.monotonic()
+            self.save(state)
+            self._writing += time.monotonic() - began
+
+    def save(self, state: State) -> None:
+        self._write_round(state.round, state.server, state.devices, state.scoreboard)
+        self._write_round(
+            state.best_round, state.best_server, state.best_devices, state.best_scoreboard
+        )
+        write_json(
+            self._folder / "current.json",
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "last": state.round,
+                "best": state.best_round,
+                "rows": state.rows,
+            },
+        )
+        keep = {_name(state.round), _name(state.best_round)}
+        for folder in self._folder.glob("round-*"):
+            if folder.name not in keep:
+                shutil.rmtree(folder)
+
+    def load(self, federation: Federation) -> State | None:
+        """The newest complete state, or None if there is none yet."""
+        if not (self._folder / "current.json").exists():
+            return None
+        current = read_json(self._folder / "current.json", FORMAT, VERSION)
+        last, best = current["last"], current["best"]
+        last_state = self.read_round(last, federation)
+        best_state = last_state if best == last else self.read_round(best, federation)
+        if best == last:
+            best_state = (last_state[0], last_state[1].snapshot(), last_state[2].snapshot())
+        return State(last, *last_state, best, *best_state, current["rows"])
+
+    def read_round(self, round: int, federation: Federation) -> tuple[Any, Devices, Scoreboard]:
+        folder = self._folder / _name(round)
+        split = federation.split
+        server, private = federation.method.init(split.n_users, split.n_items, federation.seed)
+        saved = self._read(folder, "server")
+        server = type(server)(*(saved[name] for name in server._fields))
+        download = federation.method.download(server)
+        devices = Devices.from_arrays(self._read(folder, "devices"), private, download)
+        board = Scoreboard(split)
+        board.load(self._read(folder, "scoreboard"))
+        return server, devices, board
+
+    def _read(self, folder: Path, part: str) -> dict[str, NDArray[Any]]:
+        return read_tensors(folder / f"{part}.safetensors", f"unskew-{part}", VERSION)
+
+    def _write_round(self, round: int, server: Any, devices: Devices, board: Scoreboard) -> None:
+        folder = self._folder / _name(round)
+        if folder.exists():
+            return
+        unfinished = self._folder / f"unfinished-{_name(round)}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        parts = {
+            "server": server_tensors(server),
+            "devices": devices.tensors(),
+            "scoreboard": [Tensor.whole(n, a) for n, a in board.arrays().items()],
+        }
+        for part, tensors in parts.items():
+            write_tensors(unfinished / f"{part}.safetensors", tensors, f"unskew-{part}", VERSION)
+        unfinished.rename(folder)
+
+
+def _name(round: int) -> str:
+    return f"round-{round:06d}"

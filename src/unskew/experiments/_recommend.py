@@ -1,0 +1,103 @@
+"""Recommendations from a trained federation: for a user, for everyone, for a newcomer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from unskew.engine import CHUNK, Devices, select
+from unskew.evaluation import best_unseen
+from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewError
+
+
+class Recommender:
+    """A model and the catalogue it was trained on. Training items are never recommended; held-out
+    items are open again, as they would be in use."""
+
+    def __init__(self, method: Method, split: Split, server: Any, devices: Devices) -> None:
+        self._method, self._split = method, split
+        self._server, self._devices = server, devices
+        self._user_number = {label: n for n, label in enumerate(split.user_ids)}
+        self._item_number = {label: n for n, label in enumerate(split.item_ids)}
+
+    def recommend(self, user: str, k: int = 10) -> list[dict[str, Any]]:
+        """The best ``k`` items the user has not had, with the local model of its last round."""
+        if user not in self._user_number:
+            example = self._split.user_ids[0]
+            raise UnskewError(
+                f'The run has no user "{user}"; its users are labelled like "{example}".'
+            )
+        users = np.array([self._user_number[user]])
+        scores = self._scores(users)
+        return self._named(best_unseen(scores, select(self._split.seen, users), k)[0], scores[0])
+
+    def recommend_all(self, k: int = 10) -> pl.DataFrame:
+        """user, rank, item, title, score: ``k`` rows for every user, in one table."""
+        frames = []
+        for users in _chunks(self._split.n_users):
+            scores = self._scores(users)
+            top = best_unseen(scores, select(self._split.seen, users), k)
+            kept = top >= 0
+            row, rank = np.nonzero(kept)
+            items = top[kept]
+            frames.append(
+                pl.DataFrame(
+                    {
+                        "user": [self._split.user_ids[u] for u in users[row]],
+                        "rank": (rank + 1).astype(np.int32),
+                        "item": [self._split.item_ids[i] for i in items],
+                        "title": [self._title(i) for i in items],
+                        "score": scores[row, items],
+                    }
+                )
+            )
+        return pl.concat(frames)
+
+    def fold_in(self, items: Sequence[str], k: int = 10) -> list[dict[str, Any]]:
+        """Recommendations for somebody new who has had ``items``; the global items stay frozen."""
+        for item in items:
+            if item not in self._item_number:
+                example = self._split.item_ids[0]
+                raise UnskewError(
+                    f'The run has no item "{item}"; its items are labelled like "{example}".'
+                )
+        numbers = np.unique([self._item_number[item] for item in items]).astype(np.int32)
+        seen = Ragged(np.array([0, len(numbers)]), numbers)
+        n_items = self._split.n_items
+        _, private = self._method.init(1, n_items, 0)
+        cohort = Cohort(np.array([self._split.n_users]), seen, seen, n_items, 0, 1)
+        download = self._method.download(self._server)
+        scores = self._method.score(download, self._method.fold_in(download, private, cohort))
+        return self._named(best_unseen(scores, seen, k)[0], scores[0])
+
+    def _scores(self, users: Int64) -> Float32:
+        """Each user's scores, with the items it downloaded last."""
+        scores = np.empty((len(users), self._split.n_items), np.float32)
+        for version in np.unique(self._devices.version[users]):
+            chosen = np.flatnonzero(self._devices.version[users] == version)
+            private = self._devices.take(users[chosen])
+            scores[chosen] = self._method.score(self._devices.downloads[int(version)], private)
+        return scores
+
+    def _title(self, item: int) -> str:
+        return (self._split.titles or self._split.item_ids)[item]
+
+    def _named(self, top: Any, scores: Float32) -> list[dict[str, Any]]:
+        return [
+            {
+                "rank": rank,
+                "item": self._split.item_ids[item],
+                "title": self._title(item),
+                "score": float(scores[item]),
+            }
+            for rank, item in enumerate(top.tolist(), 1)
+            if item >= 0
+        ]
+
+
+def _chunks(n_users: int) -> Iterator[Int64]:
+    for low in range(0, n_users, CHUNK):
+        yield np.arange(low, min(low + CHUNK, n_users))

@@ -1,0 +1,212 @@
+"""Running a specification: every seed, with checkpoints, into a folder or only in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import resource
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import polars as pl
+
+from unskew.engine import (
+    CHUNK,
+    Checkpoints,
+    Federation,
+    State,
+    read_json,
+    write_atomically,
+    write_json,
+)
+from unskew.evaluation import prepare
+from unskew.experiments._outcome import SeedOutcome, outcome_of, per_client, summarise
+from unskew.experiments._recommend import Recommender
+from unskew.experiments._spec import RunSpec
+from unskew.types import Interactions, Split, UnskewError
+
+FORMAT, RESULT_FORMAT, VERSION = "unskew-run", "unskew-result", 1
+
+OnRound = Callable[[int, dict[str, Any], int], None]
+"""Called after every round with the seed, the round's row and the number of rounds in all."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its specification, its figures, and its models, ready to recommend."""
+
+    spec: RunSpec
+    split: Split
+    outcomes: list[SeedOutcome]
+    states: dict[int, State]
+    folder: Path | None
+    command: str
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Mean over seeds of every metric at the best validation round."""
+        return {name: s["mean"] for name, s in self.summary()["metrics"].items()}
+
+    def summary(self) -> dict[str, Any]:
+        """The figures as one JSON object: what ``--json`` prints and ``result.json`` holds."""
+        rows = [row for outcome in self.outcomes for row in outcome.rows]
+        return {
+            "method": self.spec.method,
+            "settings": dict(self.spec.settings),
+            "data": self.spec.data,
+            "protocol": self.spec.protocol,
+            "seeds": list(self.spec.seeds),
+            "rounds": max(len(outcome.rows) for outcome in self.outcomes),
+            "best_rounds": [outcome.best_round for outcome in self.outcomes],
+            "ranking": "all unseen items" if self.split.rank_all else "99 sampled candidates",
+            "users": self.split.n_users,
+            "items": self.split.n_items,
+            "metrics": summarise([outcome.best for outcome in self.outcomes]),
+            "last_round": summarise([outcome.last for outcome in self.outcomes]),
+            "sampled99": summarise([outcome.best_sampled for outcome in self.outcomes]),
+            "sampled99_last_round": summarise([o.last_sampled for o in self.outcomes]),
+            "seconds_per_round": statistics.median(row["seconds"] for row in rows),
+            "peak_rss_mb": peak_rss_mb(),
+            "bytes_up": per_client(self.outcomes, "bytes_up"),
+            "bytes_down": per_client(self.outcomes, "bytes_down"),
+            "model_sha256": _combined([outcome.model_sha256 for outcome in self.outcomes]),
+            "model_sha256_per_seed": [outcome.model_sha256 for outcome in self.outcomes],
+            "versions": versions(),
+            "command": self.command,
+            "notes": list(self.split.notes),
+            "run_dir": None if self.folder is None else str(self.folder),
+        }
+
+    def recommender(self, seed: int | None = None) -> Recommender:
+        """Recommendations from the best round of a seed (default: the first)."""
+        state = self.states[self.spec.seeds[0] if seed is None else seed]
+        method = self.spec.build()
+        return Recommender(method, self.split, state.best_server, state.best_devices)
+
+    def recommend(self, user: str, k: int = 10) -> list[dict[str, Any]]:
+        """The best ``k`` unseen items of a user, each with item, title and score."""
+        return self.recommender().recommend(user, k)
+
+
+def run(
+    spec: RunSpec,
+    interactions: Interactions,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    command: str = "",
+    chunk: int = CHUNK,
+) -> Run:
+    """Train every seed and gather the figures; ``out`` gets a run folder with checkpoints."""
+    split = prepare(interactions, spec.protocol)
+    if out is not None:
+        _open_folder(out, spec, split, resume, command)
+    outcomes, states = [], {}
+    for seed in spec.seeds:
+        federation = Federation(spec.build(), split, seed, chunk=chunk)
+        folder = None if out is None else out / f"seed-{seed}"
+        states[seed] = _train(federation, folder, on_round)
+        outcomes.append(outcome_of(seed, states[seed], split))
+        if folder is not None:
+            _write_per_user(folder / "users.parquet", split, outcomes[-1])
+    finished = Run(spec, split, outcomes, states, out, command)
+    if out is not None:
+        write_json(
+            out / "result.json",
+            {"format": "unskew-result", "version": VERSION} | finished.summary(),
+        )
+    return finished
+
+
+def _train(federation: Federation, folder: Path | None, on_round: OnRound | None) -> State:
+    rounds = federation.method.config.rounds
+    checkpoints = None if folder is None else Checkpoints(folder / "state")
+    state = None if checkpoints is None else checkpoints.load(federation)
+    if state is None:
+        state = federation.start()
+    while state.round < rounds:
+        row = federation.step(state)
+        if checkpoints is not None and folder is not None:
+            checkpoints.after_round(state, final=state.round == rounds)
+            _write_rounds(folder / "rounds.jsonl", state.rows)
+        if on_round is not None:
+            on_round(federation.seed, row, rounds)
+    return state
+
+
+def _write_rounds(path: Path, rows: list[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+    def write(file: BinaryIO) -> None:
+        file.write(text)
+
+    write_atomically(path, write)
+
+
+def _open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: str) -> None:
+    if (out / "run.json").exists() and not resume:
+        raise UnskewError(
+            f"{out} already holds a run; go on with `unskew resume {out}` or give another --out."
+        )
+    header = {"format": FORMAT, "version": VERSION, "command": command, "versions": versions()}
+    write_json(out / "run.json", header | {"spec": spec.to_json()})
+    write_catalogue(out, split)
+
+
+def write_catalogue(out: Path, split: Split) -> None:
+    """What recommending needs besides the model: labels, titles, and what each device has seen."""
+    items = {"item": list(split.item_ids), "title": list(split.titles or split.item_ids)}
+    users = {
+        "user": list(split.user_ids),
+        **{
+            part: [getattr(split, part).of(user).tolist() for user in range(split.n_users)]
+            for part in ("seen", "validation", "test")
+        },
+    }
+    lists = pl.List(pl.Int32)
+    schema: dict[str, Any] = {"user": pl.String, "seen": lists, "validation": lists, "test": lists}
+    for name, frame in (
+        ("items", pl.DataFrame(items)),
+        ("users", pl.DataFrame(users, schema=schema)),
+    ):
+        write_atomically(out / f"{name}.parquet", frame.write_parquet)
+
+
+def read_spec(folder: Path) -> tuple[RunSpec, str]:
+    """The specification of the run in a folder, and the command that started it."""
+    header = read_json(folder / "run.json", FORMAT, VERSION)
+    return RunSpec.from_mapping(header["spec"]), header["command"]
+
+
+def _write_per_user(path: Path, split: Split, outcome: SeedOutcome) -> None:
+    frames = [
+        pl.DataFrame({"user": list(split.user_ids), **values}).with_columns(
+            pl.lit(round).alias("round"), pl.lit(ranking).alias("ranking")
+        )
+        for (round, ranking), values in outcome.per_user.items()
+    ]
+    write_atomically(path, pl.concat(frames).write_parquet)
+
+
+def _combined(checksums: list[str]) -> str:
+    """One checksum for the run: a single seed's own, or that of all seeds' in order."""
+    if len(checksums) == 1:
+        return checksums[0]
+    return hashlib.sha256("".join(checksums).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    names = ("unskew", "numpy", "numba", "polars")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def peak_rss_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

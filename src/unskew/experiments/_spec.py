@@ -1,0 +1,87 @@
+"""What a run is: everything that determines its result, as one value that can be written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unskew.data import load
+from unskew.evaluation import PROTOCOLS
+from unskew.methods import create, parse_settings
+from unskew.types import Interactions, Method, UnskewError
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A method with its settings, on a source, under a protocol, for some seeds."""
+
+    method: str = "pfedclr"
+    """Name in the registry."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the method that differ from its defaults."""
+    data: str = "demo"
+    """A source's name or a path."""
+    protocol: str = "leak-free"
+    """How to split, what training may draw as negatives, and what is ranked."""
+    seeds: tuple[int, ...] = (0,)
+    """One run per seed."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """For a file of your own: which column is user, item, rating, timestamp."""
+    skip_bad_rows: bool = False
+    """Drop and count bad rows instead of stopping at the first."""
+    min_user_rows: int | None = None
+    """Leave out users with fewer rows (default: the source's own rule)."""
+    titles: str | None = None
+    """A CSV with the items' titles."""
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise UnskewError(
+                f'There is no protocol "{self.protocol}"; choose one of {", ".join(PROTOCOLS)}.'
+            )
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+            raise UnskewError("seeds must be distinct whole numbers from 0, at least one.")
+        object.__setattr__(self, "settings", parse_settings(self.method, self.settings))
+        self.build()
+
+    def build(self) -> Method:
+        return create(self.method, **self.settings)
+
+    def load(self, data_dir: Path | None = None, progress: Any = None) -> Interactions:
+        return load(
+            self.data,
+            data_dir=data_dir,
+            columns=dict(self.columns) or None,
+            skip_bad_rows=self.skip_bad_rows,
+            min_user_rows=self.min_user_rows,
+            titles=self.titles,
+            progress=progress,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"seeds": list(self.seeds)}
+
+    @staticmethod
+    def from_mapping(values: Mapping[str, Any]) -> RunSpec:
+        known = {f.name for f in dataclasses.fields(RunSpec)}
+        for key in values:
+            if key not in known:
+                raise UnskewError(
+                    f'A run has no "{key}"; it has {", ".join(sorted(known))}; '
+                    "the method's own settings go under [settings]."
+                )
+        return RunSpec(**{**values, "seeds": tuple(values.get("seeds", (0,)))})
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a config file; what they may be is RunSpec's business."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UnskewError(f"There is no config file {path}.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UnskewError(f"{path} is not a TOML file ({error}); mend that line.") from None
