@@ -9,7 +9,7 @@ def main() -> None:
     """Entry point of the ``unskew`` command."""
     import typer
 
-    from unskew.cli import _audit, _data, _demo, _results, _run
+    from unskew.cli import _audit, _data, _demo, _reproduce, _results, _run
     from unskew.cli._output import stderr
     from unskew.types import UnskewError
 
@@ -28,6 +28,7 @@ def main() -> None:
         _results.methods,
         _results.report,
         _demo.demo,
+        _reproduce.reproduce,
     ):
         app.command()(command)
     app.add_typer(_data.app, name="data")

@@ -1,22 +1,39 @@
 """Whole runs: what they are, running them, and opening what they left."""
 
 from unskew.experiments._leak import LeakAudit, audit_leak
+from unskew.experiments._paper import DATASETS, paper_value
 from unskew.experiments._recommend import Recommender
+from unskew.experiments._reproduce import (
+    Cell,
+    append_row,
+    main_table,
+    missing,
+    read_rows,
+    run_cell,
+)
 from unskew.experiments._run import Run, read_spec, run
 from unskew.experiments._saved import open_recommender, read_result, read_rounds, read_users
 from unskew.experiments._spec import RunSpec, read_toml
 
 __all__ = [
+    "DATASETS",
+    "Cell",
     "LeakAudit",
     "Recommender",
     "Run",
     "RunSpec",
+    "append_row",
     "audit_leak",
+    "main_table",
+    "missing",
     "open_recommender",
+    "paper_value",
     "read_result",
     "read_rounds",
+    "read_rows",
     "read_spec",
     "read_toml",
     "read_users",
     "run",
+    "run_cell",
 ]

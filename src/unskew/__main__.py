@@ -1,0 +1,5 @@
+"""python -m unskew"""
+
+from unskew.cli import main
+
+main()
