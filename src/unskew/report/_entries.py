@@ -146,7 +146,11 @@ def metric(value: float | None) -> str:
 
 def with_spread(figure: Figure) -> str:
     """Mean ± standard deviation in one line."""
-    spread = "" if figure.std is None or figure.mean is None else f" ± {figure.std:.4f}"
+    spread = (
+        ""
+        if figure.std is None or figure.mean is None
+        else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{figure.std:.4f}"
+    )
     return metric(figure.mean) + spread
 
 

@@ -1,4 +1,4 @@
-"""The report in about three sentences: who is best, what the paper's protocol adds, what it costs."""
+"""The report in three sentences: who is best, what the paper's protocol adds, what it costs."""
 
 from __future__ import annotations
 
@@ -48,26 +48,27 @@ def _best(entries: Sequence[Entry], winners: Sequence[Entry]) -> list[str]:
     sentences = []
     if honest:
         clauses = "; ".join(_verdict(entry, _rivals(entries, entry)) for entry in honest)
-        sentences.append(f"{clauses}.")
+        sentences.append(f"O{clauses[1:]}.")
     leaky = [entry for entry in winners if entry.leaky]
     if leaky:
         names = "; ".join(_verdict(entry, _rivals(entries, entry)) for entry in leaky)
         sentences.append(
-            f"{names}; but that protocol lets training find out the held-out item, so read it "
+            f"O{names[1:]}; but that protocol lets training find out the held-out item, so read it "
             "beside the literature only and run <code>leak-free</code> to see what was learned."
         )
     return sentences
 
 
 def _verdict(best: Entry, rivals: Sequence[Entry]) -> str:
-    where = f"On {text(best.data)} under the <code>{text(best.protocol)}</code> protocol"
+    where = f"on {text(best.data)} under the <code>{text(best.protocol)}</code> protocol"
     name, score = f"<strong>{text(best.label)}</strong>", with_spread(_score(best))
     others = [entry for entry in rivals if entry is not best]
     if not others:
         return f"{where}, {name} reaches NDCG@10 {score} (no other method to compare with)"
     second = others[0]
+    kind = "methods" if len(grouped(rivals, "method")) == len(rivals) else "runs"
     said = (
-        f"{where}, {name} is the best of {len(rivals)} with NDCG@10 {score}, "
+        f"{where}, {name} is the best of {len(rivals)} {kind} with NDCG@10 {score}, "
         f"ahead of {text(second.label)} with {with_spread(_score(second))}"
     )
     return said + _certainty(_score(best), _score(second))
@@ -88,7 +89,8 @@ def _leak(entries: Sequence[Entry], winners: Sequence[Entry]) -> list[str]:
     """One sentence on paper against leak-free, ranked alike; only for pairs that differ in nothing
     but the protocol."""
     pairs = [pair for winner in winners for pair in _pairs(entries, winner)[:1]]
-    gaps, none = [], []
+    gaps: list[str] = []
+    none: list[str] = []
     for free, paper in pairs:
         low, high = free.figure("sampled99", "ndcg@10"), paper.figure("sampled99", "ndcg@10")
         if low.mean is None or high.mean is None:
@@ -135,14 +137,21 @@ def _cost(entries: Sequence[Entry], winners: Sequence[Entry]) -> list[str]:
     best = winners[0]
     sentence = (
         f"On {text(best.data)} a round of {text(best.label)} took "
-        f"{amount(best.value('seconds_per_round'))} s to simulate, and each client taking part sent "
-        f"{amount(best.kilobytes('bytes_up'))} KB and received "
-        f"{amount(best.kilobytes('bytes_down'))} KB"
+        f"{amount(best.value('seconds_per_round'))}\N{NO-BREAK SPACE}s to simulate, and each "
+        f"client taking part sent {amount(best.kilobytes('bytes_up'))}\N{NO-BREAK SPACE}KB "
+        f"and received {amount(best.kilobytes('bytes_down'))}\N{NO-BREAK SPACE}KB"
     )
     rivals = [e for e in _rivals(entries, best) if e.kilobytes("bytes_up") is not None]
     if len(rivals) > 1:
+        sent = [amount(e.kilobytes("bytes_up")) for e in rivals]
         least = min(rivals, key=lambda e: e.kilobytes("bytes_up") or 0.0)
-        rest = "the least of all" if least is best else f"the least was {text(least.label)} with "
-        rest += "" if least is best else f"{amount(least.kilobytes('bytes_up'))} KB sent"
-        sentence += f" ({rest})"
+        if len(set(sent)) == 1:
+            sentence += " (all methods there send as much)"
+        elif amount(least.kilobytes("bytes_up")) == amount(best.kilobytes("bytes_up")):
+            sentence += " (no other sent less)"
+        else:
+            fewest = amount(least.kilobytes("bytes_up"))
+            sentence += (
+                f" (the least was {fewest}\N{NO-BREAK SPACE}KB sent, by {text(least.label)})"
+            )
     return [f"{sentence}."]
