@@ -13,6 +13,7 @@ from unskew.engine import write_atomically
 from unskew.evaluation import holm, paired_test
 from unskew.experiments import open_recommender, read_result, read_rounds, read_users
 from unskew.methods import METHODS
+from unskew.report import render
 from unskew.types import UnskewError
 
 
@@ -167,8 +168,6 @@ def report(
 
 
 def write_report(folders: list[Path], out: Path) -> None:
-    from unskew.report import render
-
     runs = [{"summary": read_result(f), "rounds": read_rounds(f)} for f in folders]
     page = render(runs).encode()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,7 @@ class Federation:
         state.devices.remember(state.round, download)
         server_side = _ServerSide(self.method.aggregation, self.split.n_items)
         losses, bytes_up, evaluating = [], 0, 0.0
+        pending: list[Future[None]] = []
         with ThreadPoolExecutor(1, thread_name_prefix="unskew-server") as executor:
             for chunk in self._chunks(users):
                 cohort = self._cohort(chunk, round)
@@ -101,15 +102,16 @@ class Federation:
                 if self._transform is not None:
                     upload = self._transform(upload, cohort)
                 # Step 3 takes the upload in while the devices are busy with Step 2.
-                receiving = executor.submit(server_side.receive, chunk, upload)
+                pending.append(executor.submit(server_side.receive, chunk, upload))
                 private = self.method.personalize(download, private, cohort)
-                state.devices.put(chunk, private, state.round)
-                receiving.result()
+                pending.append(executor.submit(state.devices.put, chunk, private, state.round))
                 losses.append(loss)
                 bytes_up += upload.nbytes
                 paused = time.perf_counter()
                 state.scoreboard.update(chunk, self.method.score(download, private))
                 evaluating += time.perf_counter() - paused
+            for done in pending:
+                done.result()
         state.server = self.method.aggregate(state.server, server_side.received())
         state.round = round
         return {

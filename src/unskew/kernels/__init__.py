@@ -5,6 +5,7 @@ from unskew.kernels._parallel import for_each_block, get_threads, set_threads
 from unskew.kernels._sampling import Samples, draw_samples
 from unskew.kernels._tables import (
     add_scores,
+    difference,
     empty_sum,
     fold,
     gather,
@@ -18,6 +19,7 @@ __all__ = [
     "Samples",
     "Schedule",
     "add_scores",
+    "difference",
     "draw_samples",
     "empty_sum",
     "fold",

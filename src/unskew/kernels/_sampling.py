@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import NamedTuple
 
 import numba
@@ -106,11 +107,32 @@ def _number_touched(
             row[j] = number[items[j]]
 
 
+class _Latest(threading.local):
+    """The cohort last drawn for in this thread: Step 2 asks for the very samples of Step 1."""
+
+    drawn: tuple[Cohort, int, Samples] | None = None
+
+
+_latest = _Latest()
+
+
 def draw_samples(cohort: Cohort, negatives: int) -> Samples:
     """For each positive, ``negatives`` distinct items drawn uniformly from those not excluded.
 
-    A client whose pool is smaller than ``negatives`` takes as many as there are.
+    A client whose pool is smaller than ``negatives`` takes as many as there are. The samples are a
+    function of the cohort's streams, so they are the same whenever they are asked for; treat them
+    as read-only.
     """
+    if _latest.drawn is not None:
+        known, asked, samples = _latest.drawn
+        if known is cohort and asked == negatives:
+            return samples
+    samples = _draw(cohort, negatives)
+    _latest.drawn = (cohort, negatives, samples)
+    return samples
+
+
+def _draw(cohort: Cohort, negatives: int) -> Samples:
     n_positives = cohort.positives.counts()
     pool = cohort.n_items - cohort.excluded.counts()
     per_positive = np.minimum(negatives, pool)

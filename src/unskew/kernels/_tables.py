@@ -18,6 +18,16 @@ def _gather(block: Int64, indptr: Int64, items: Int32, table: Float32, out: Floa
 
 
 @jit
+def _difference(
+    block: Int64, indptr: Int64, items: Int32, values: Float32, table: Float32, out: Float32
+) -> None:
+    for c in block:
+        for j in range(indptr[c], indptr[c + 1]):
+            for k in range(table.shape[1]):
+                out[j, k] = values[j, k] - table[items[j], k]
+
+
+@jit
 def _overlay(
     block: Int64,
     indptr: Int64,
@@ -128,6 +138,13 @@ def gather(table: Float32, touched: Ragged) -> Float32:
         touched.counts(), lambda block: _gather(block, touched.indptr, touched.items, table, out)
     )
     return out
+
+
+def difference(rows: Rows, table: Float32) -> Rows:
+    """The same rows as differences from ``table``: what an upload consists of."""
+    out = np.empty_like(rows.values)
+    for_each_block(np.diff(rows.indptr), lambda block: _difference(block, *rows, table, out))
+    return rows._replace(values=out)
 
 
 def overlay(base: Float32, touched: Ragged, held: Rows) -> Float32:

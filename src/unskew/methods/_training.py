@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from unskew.kernels import (
     Samples,
     Schedule,
+    difference,
     draw_samples,
     gather,
     merge,
@@ -17,7 +19,7 @@ from unskew.kernels import (
     train_joint,
 )
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Ragged, Rows, UnskewError, Upload, UploadSum
+from unskew.types import Cohort, Float32, Rows, UnskewError, Upload, UploadSum
 
 _FOLD_IN_PASSES = 20
 """A newcomer trains alone on fresh negatives this often: no round of the federation costs less."""
@@ -52,8 +54,9 @@ class TrainingConfig:
             value = getattr(self, field.name)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 least = "above 0" if field.name in positive else "at least 0"
-                if not (value > 0 if field.name in positive else value >= 0):
-                    raise UnskewError(f"{field.name} = {value} must be {least}.")
+                enough = value > 0 if field.name in positive else value >= 0
+                if not enough or math.isinf(value):
+                    raise UnskewError(f"{field.name} = {value} must be finite and {least}.")
         if self.participation > 1:
             raise UnskewError(f"participation = {self.participation} must be at most 1.")
 
@@ -102,6 +105,13 @@ def starting_rows(
     return overlay(rows, samples.touched, held) if config.trains_alone(cohort.round) else rows
 
 
+def current_rows(download: ItemServer, held: Rows, samples: Samples) -> Float32:
+    """The touched items as they stand on the device after Step 1."""
+    if np.array_equal(held.items, samples.touched.items):
+        return held.values
+    return overlay(gather(download.Q, samples.touched), samples.touched, held)
+
+
 def trained_items(
     config: TrainingConfig,
     download: ItemServer,
@@ -119,9 +129,8 @@ def trained_items(
     no_dense = np.zeros((n, 0), np.float32)
     if config.sends_nothing(cohort.round):
         return trained, Upload(Rows.empty(n, config.dim), no_dense, np.zeros(n))
-    delta = trained.values - gather(download.Q, Ragged(trained.indptr, trained.items))
     weight = samples.counts().astype(np.float64)
-    return trained, Upload(trained._replace(values=delta), no_dense, weight)
+    return trained, Upload(difference(trained, download.Q), no_dense, weight)
 
 
 def fold_in(config: TrainingConfig, download: ItemServer, p: Float32, cohort: Cohort) -> Float32:

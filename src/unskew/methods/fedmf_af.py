@@ -13,16 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
-from unskew.kernels import (
-    draw_samples,
-    gather,
-    overlay,
-    replace_scores,
-    score_table,
-    train_rows,
-)
+from unskew.kernels import draw_samples, replace_scores, score_table, train_rows
 from unskew.methods import fedmf
-from unskew.methods._training import ItemServer, TrainingConfig, fedavg, fold_in
+from unskew.methods._training import (
+    ItemServer,
+    TrainingConfig,
+    current_rows,
+    fedavg,
+    fold_in,
+)
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Float64, Rows, Upload, UploadSum
 
@@ -73,7 +72,7 @@ class FedMFAF:
     def personalize(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
         c = self.config
         samples = draw_samples(cohort, c.negatives)
-        rows = overlay(gather(download.Q, samples.touched), samples.touched, private.Q)
+        rows = current_rows(download, private.Q, samples).copy()
         train_rows(
             cohort, samples, c.schedule, Purpose.SHUFFLE_PERSONAL, private.p, rows, c.buffer_rate
         )

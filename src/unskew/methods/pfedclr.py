@@ -23,7 +23,6 @@ import numpy as np
 from unskew.kernels import (
     add_scores,
     draw_samples,
-    gather,
     merge,
     overlay,
     replace_scores,
@@ -35,6 +34,7 @@ from unskew.kernels import (
 from unskew.methods._training import (
     ItemServer,
     TrainingConfig,
+    current_rows,
     fedavg,
     fold_in,
     initial_items,
@@ -118,7 +118,7 @@ class PFedCLR:
         c = self.config
         samples = draw_samples(cohort, c.negatives)
         touched = samples.touched
-        Q = overlay(gather(download.Q, touched), touched, private.Q)
+        Q = current_rows(download, private.Q, samples)
         A = overlay(np.zeros((len(Q), private.A.values.shape[1]), np.float32), touched, private.A)
         p, B = private.p.copy(), private.B.copy()
         shuffle, rates = Purpose.SHUFFLE_PERSONAL, (c.learning_rate, c.buffer_rate)
