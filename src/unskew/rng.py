@@ -67,5 +67,6 @@ def below(bits: np.uint64, n: int) -> int:
 
 def generator(seed: int, purpose: Purpose, *coordinates: int) -> np.random.Generator:
     """A NumPy generator for a named stream, for the few draws made outside kernels."""
-    name = np.random.SeedSequence((seed, int(purpose), *coordinates))
-    return np.random.Generator(np.random.Philox(name))
+    # The seed in two words and the number of coordinates keep different names from coinciding.
+    words = (seed & 0xFFFFFFFF, seed >> 32, int(purpose), len(coordinates), *coordinates)
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from unskew.experiments import (
     missing,
     read_rows,
     run_cell,
+    side_by_side,
 )
 from unskew.methods import METHODS
 from unskew.types import UnskewError
@@ -36,6 +37,9 @@ def reproduce(
     doc: Annotated[Path, typer.Option(help="The document made from them.")] = Path(
         "docs/results.md"
     ),
+    readme: Annotated[
+        Path | None, typer.Option(help="A page whose side-by-side table is made anew.")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Run every cell that has no row yet, then write the tables. Stop and start it at will."""
@@ -64,6 +68,8 @@ def reproduce(
             f"{time.monotonic() - started:.0f} s, about {left / 60:.0f} min left"
         )
     _write(doc, read_rows(rows))
+    if readme is not None:
+        _fill(readme, read_rows(rows))
     stdout.print(f"Tables: {doc}")
     if failures:
         raise typer.Exit(1)
@@ -101,11 +107,26 @@ HR@10 / NDCG@10 ranking all unseen items · the same among 99 sampled candidates
 {commands}
 ```
 """
+    write_atomically(doc, lambda file: _discard(file.write(text.encode())))
 
-    def write(file: BinaryIO) -> None:
-        file.write(text.encode())
 
-    write_atomically(doc, write)
+def _fill(page: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace what stands between the page's table marks."""
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition("<!-- table:begin")
+    comment, end, after = rest.partition("<!-- table:end")
+    if not (begin and end):
+        raise UnskewError(f"{page} has no <!-- table:begin --> and <!-- table:end --> marks.")
+    head = comment.partition("-->")[0]
+    order = list(METHODS)
+    rows = sorted(rows, key=lambda r: (_position(r["data"]), order.index(r["method"])))
+    shown = [row for row in rows if row["method"] in ("pfedclr", "fedmf")]
+    page_text = f"{before}{begin}{head}-->\n{side_by_side(shown)}\n{end}{after}"
+    write_atomically(page, lambda file: _discard(file.write(page_text.encode())))
+
+
+def _discard(_: object) -> None:
+    return None
 
 
 def _position(data: str) -> int:

@@ -153,7 +153,7 @@ class Federation:
     def cohort_of(self, round: int) -> Int64:
         """The clients of a round, in ascending order: drawn without replacement."""
         n = self.split.n_users
-        size = max(1, int(n * self.method.config.participation))
+        size = max(1, int(n * self.method.config.participation + 1e-9))
         chosen = generator(self.seed, Purpose.COHORT, round).permutation(n)[:size]
         return np.sort(chosen).astype(np.int64)
 

@@ -10,6 +10,7 @@ from unskew.experiments._reproduce import (
     missing,
     read_rows,
     run_cell,
+    side_by_side,
 )
 from unskew.experiments._run import Run, read_spec, run
 from unskew.experiments._saved import open_recommender, read_result, read_rounds, read_users
@@ -36,4 +37,5 @@ __all__ = [
     "read_users",
     "run",
     "run_cell",
+    "side_by_side",
 ]

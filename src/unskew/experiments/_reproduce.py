@@ -97,6 +97,30 @@ def main_table(rows: Sequence[dict[str, Any]], protocol: str) -> str:
     return "\n".join(lines)
 
 
+def side_by_side(rows: Sequence[dict[str, Any]]) -> str:
+    """A Markdown table: each run's HR@10 as the paper prints it, as we get it under ``paper``, and
+    what is left under ``leak-free``; only pairs with both protocols."""
+    cells = {(row["data"], row["method"], row["protocol"]): row for row in rows}
+    pairs = dict.fromkeys((row["data"], row["method"]) for row in rows)
+    lines = [
+        "| HR@10 | paper prints | `paper` | `leak-free`, 99 candidates | `leak-free`, all items |",
+        "|---|---|---|---|---|",
+    ]
+    for data, method in pairs:
+        leaky, honest = (cells.get((data, method, name)) for name in ("paper", "leak-free"))
+        if leaky is None or honest is None:
+            continue
+        published = paper_value(method, data)
+        figures = [
+            f"{published[0]:.3f}" if published else "–",
+            _mean(leaky["metrics"]["hr@10"]),
+            _mean(honest["sampled99"]["hr@10"]),
+            _mean(honest["metrics"]["hr@10"]),
+        ]
+        lines.append(f"| {data}, {method} | " + " | ".join(figures) + " |")
+    return "\n".join(lines)
+
+
 def _figures(row: dict[str, Any] | None, protocol: str) -> str:
     if row is None:
         return "–"

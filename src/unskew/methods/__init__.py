@@ -6,12 +6,43 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from unskew.methods.ease import EASE
 from unskew.methods.fedmf import FedMF
 from unskew.methods.fedmf_af import FedMFAF
+from unskew.methods.fedncf import FedNCF
+from unskew.methods.fedrap import FedRAP
+from unskew.methods.gpfedrec import GPFedRec
+from unskew.methods.item_knn import ItemKNN
+from unskew.methods.lightgcn import LightGCN
+from unskew.methods.local import Local
+from unskew.methods.mf import MF
+from unskew.methods.ncf import NCF
 from unskew.methods.pfedclr import PFedCLR
+from unskew.methods.pfedgraph import PFedGraph
+from unskew.methods.pfedrec import PFedRec
+from unskew.methods.popularity import Popularity
 from unskew.types import Method, UnskewError
 
-METHODS: dict[str, Any] = {method.name: method for method in (PFedCLR, FedMF, FedMFAF)}
+METHODS: dict[str, Any] = {
+    method.name: method
+    for method in (
+        PFedCLR,
+        FedMF,
+        FedMFAF,
+        FedRAP,
+        GPFedRec,
+        PFedGraph,
+        FedNCF,
+        PFedRec,
+        Local,
+        MF,
+        NCF,
+        LightGCN,
+        Popularity,
+        ItemKNN,
+        EASE,
+    )
+}
 """Method classes by name. Each has ``Config``, ``aggregation``, ``summary`` and ``citation``."""
 
 __all__ = ["METHODS", "create", "parse_settings"]
@@ -20,8 +51,7 @@ __all__ = ["METHODS", "create", "parse_settings"]
 def create(name: str, **settings: Any) -> Method:
     """The method ``name`` with the given settings in place of its defaults."""
     method = _lookup(name)
-    _check_names(name, settings)
-    built: Method = method(method.Config(**settings))
+    built: Method = method(method.Config(**parse_settings(name, settings)))
     return built
 
 

@@ -1,0 +1,120 @@
+"""Parse, measure, print: a table on a terminal, plain lines elsewhere, JSON lines on request."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import machine, sources
+from benchmarks.timing import QUICK, THOROUGH, LeftOut, Row, Setting
+from unskew import data
+from unskew.types import UnskewError
+
+
+def main() -> int:
+    options = _parse()
+    if importlib.util.find_spec("torch") is None:
+        print(
+            "The benchmark compares with PyTorch, which is not installed here: pip install torch",
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        _run(options)
+    except UnskewError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--data",
+        action="append",
+        choices=[source.name for source in data.sources()],
+        help="a data set to measure on; may be repeated "
+        f"(default: {', '.join(sources.DEFAULT)}, where present)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append a line per row to FILE")
+    parser.add_argument("--quick", action="store_true", help="a fast look, with more noise")
+    return parser.parse_args()
+
+
+def _run(options: argparse.Namespace) -> None:
+    from benchmarks.registry import ROWS  # imports torch
+
+    console = Console()
+    described = machine.describe()
+    if options.json:
+        _check_writable(options.json)
+    _say(console, f"{described['cpu']}, {described['cores']} cores; rounds without evaluation")
+    warning = machine.busy()
+    if warning:
+        _say(console, warning)
+    effort = QUICK if options.quick else THOROUGH
+    rows: list[Row] = []
+    with console.status("") as status:
+        for name in options.data or sources.DEFAULT:
+            status.update(f"reading {name}")
+            split = sources.load(name)
+            if split is None:
+                _say(console, sources.how_to_get(name))
+                continue
+            for measure in ROWS:
+                status.update(f"{name}: {measure.__module__.rpartition('.')[2]}")
+                try:
+                    row = measure(Setting(split, effort))
+                except LeftOut as reason:
+                    _say(console, str(reason))
+                    continue
+                rows.append(row)
+                if options.json:
+                    _append(options.json, row.as_json() | {"machine": described})
+                if not console.is_terminal:
+                    _say(console, row.sentence + (f"; {row.verdict}" if row.verdict else ""))
+    if console.is_terminal:
+        _show(console, rows)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _check_writable(path: Path) -> None:
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise UnskewError(
+            f"{path}: cannot be written ({error.strerror}); give --json another file"
+        ) from error
+
+
+def _append(path: Path, row: dict[str, object]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def _show(console: Console, rows: list[Row]) -> None:
+    table = Table("what", "data", "against", title="Unskew's speed, as ratios of this run")
+    for heading in ("its seconds", "Unskew's", "ratio", "lowest", "highest"):
+        table.add_column(heading, justify="right")
+    table.add_column("asked for")
+    for row in rows:
+        digits = 0 if row.ratio >= 10 else 2
+        ratios = [f"{x:.{digits}f}" for x in (row.ratio, row.ratio_low, row.ratio_high)]
+        seconds = [f"{row.seconds_against:.3g}", f"{row.seconds_unskew:.3f}"]
+        table.add_row(row.name, row.data, row.against, *seconds, *ratios, row.verdict)
+    console.print(table)
+    for row in rows:
+        _say(console, row.sentence)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

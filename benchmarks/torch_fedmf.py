@@ -1,0 +1,34 @@
+"""FedMF's twin: user vector and items trained together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.timing import Row, Setting
+from benchmarks.torch_loop import Phase, State, Twin
+from benchmarks.torch_loop import measure as measure_twin
+
+
+def build(n_items: int, config: Any) -> Any:
+    return nn.ModuleDict(
+        {"user": nn.Embedding(1, config.dim), "item": nn.Embedding(n_items, config.dim)}
+    )
+
+
+def state(model: Any, private: Any, client: int) -> State:
+    return {"user.weight": torch.from_numpy(private.p[client : client + 1])}
+
+
+def score(model: Any, users: Any, items: Any) -> Any:
+    return (model["user"](users) * model["item"](items)).sum(1)
+
+
+JOINT = Phase({"user.weight": "learning_rate", "item.weight": "learning_rate"}, score)
+TWIN = Twin("fedmf", build, state, (JOINT,), bars={})
+
+
+def measure(setting: Setting) -> Row:
+    return measure_twin(TWIN, setting)

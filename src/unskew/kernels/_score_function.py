@@ -1,0 +1,119 @@
+"""Local training of an affine score function and the items it scores, in turns, by plain SGD.
+
+Per batch, first the score function steps against the items as they are, then, after a second
+forward pass with the new function, the items step. torch's SGD leaves a row without a gradient
+where it is, so a batch moves only the items that stand in it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unskew.kernels._arithmetic import inner, jit, logistic_batch
+from unskew.kernels._local import Schedule, converged, shuffle
+from unskew.kernels._local import _run as run_clients
+from unskew.kernels._sampling import Samples
+from unskew.rng import stream
+from unskew.types import Cohort, Float32, Float64, Int32, Int64
+
+
+@jit
+def _logits(
+    order: Int32, row: Int32, q: Float32, w: Float32, bias: float, z: Float32, b: int
+) -> None:
+    for j in range(b):
+        z[j] = inner(w, q[row[order[j]]], len(w)) + bias
+
+
+@jit
+def _train_kernel(
+    block: Int64,
+    most: int,
+    most_rows: int,
+    users: Int64,
+    seed: int,
+    round: int,
+    purpose: int,
+    s_indptr: Int64,
+    s_row: Int32,
+    s_label: Float32,
+    t_indptr: Int64,
+    epochs: int,
+    batch: int,
+    tolerance: float,
+    losses: Float64,
+    W: Float32,
+    biases: Float32,
+    rows: Float32,
+    lr_score: float,
+    lr_rows: float,
+) -> None:
+    D = W.shape[1]
+    order = np.empty(most, np.int32)
+    zb = np.empty(batch, np.float32)
+    yb = np.empty(batch, np.float32)
+    sb = np.empty(batch, np.float32)
+    bits = np.empty(batch, np.int32)
+    gw = np.empty(D, np.float32)
+    step = np.empty(D, np.float32)
+    score_rate, row_rate = np.float32(lr_score), np.float32(lr_rows)
+    for c in block:
+        start, n = s_indptr[c], s_indptr[c + 1] - s_indptr[c]
+        row, label = s_row[start : start + n], s_label[start : start + n]
+        key = stream(seed, round, users[c], purpose)
+        w, q = W[c], rows[t_indptr[c] : t_indptr[c + 1]]
+        for i in range(n):
+            order[i] = i
+        counter, total, previous = 0, 0.0, 0.0
+        for epoch in range(epochs):
+            counter = shuffle(order, n, key, counter)
+            for low in range(0, n, batch):
+                b = min(batch, n - low)
+                here = order[low:]
+                for j in range(b):
+                    yb[j] = label[here[j]]
+                # dL/dw = sum_j s_j q_j and dL/db = sum_j s_j, the items as they are.
+                _logits(here, row, q, w, biases[c], zb, b)
+                logistic_batch(zb, yb, sb, bits, b)
+                gw[:] = np.float32(0.0)
+                gb = np.float32(0.0)
+                for j in range(b):
+                    gb += sb[j]
+                    qj = q[row[here[j]]]
+                    for k in range(D):
+                        gw[k] += sb[j] * qj[k]
+                for k in range(D):
+                    w[k] -= score_rate * gw[k]
+                biases[c] -= score_rate * gb
+                # dL/dq_j = s_j w, the score function as it now is.
+                _logits(here, row, q, w, biases[c], zb, b)
+                total += logistic_batch(zb, yb, sb, bits, b)
+                for k in range(D):
+                    step[k] = row_rate * w[k]
+                for j in range(b):
+                    qj = q[row[here[j]]]
+                    for k in range(D):
+                        qj[k] -= sb[j] * step[k]
+            mean = total / (n * (epoch + 1))
+            losses[c] = mean
+            if converged(epoch, mean, previous, tolerance):
+                break
+            previous = mean
+
+
+def train_score_function(
+    cohort: Cohort,
+    samples: Samples,
+    schedule: Schedule,
+    purpose: int,
+    weight: Float32,
+    bias: Float32,
+    rows: Float32,
+    score_rate: float,
+    row_rate: float,
+) -> Float64:
+    """Train each client's affine function and its touched ``rows``, all in place; mean losses."""
+    rates = (score_rate, row_rate)
+    return run_clients(
+        _train_kernel, cohort, samples, purpose, schedule, weight, bias, rows, *rates
+    )

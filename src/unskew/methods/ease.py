@@ -1,0 +1,83 @@
+"""EASE: a linear item-item model with a closed form, a strong baseline without any tuning to speak
+of.
+
+Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019. With X the binary user-item
+matrix,
+
+    min over B of |X - X B|^2 + lambda |B|^2  with diag(B) = 0,
+    P = (X^T X + lambda I)^-1,   B_ij = -P_ij / P_jj,   B_jj = 0,
+
+and a user is scored by its own row of X times B. X^T X is positive definite once lambda is added:
+it is factorised and inverted by Cholesky in its own place, in float32, so a catalogue of n items
+needs 4 n^2 bytes and no more. The last bits are those of the LAPACK at hand, which may round
+differently with another number of its own threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from scipy.linalg import lapack
+
+from unskew.kernels._central_items import gram, linear_scores, weights_of_inverse
+from unskew.methods._central import LinearConfig, OwnItems, distinct, no_items, own_items
+from unskew.types import Cohort, Float32, UnskewError
+
+
+class Server(NamedTuple):
+    """The item-item weights."""
+
+    B: Float32
+
+
+@dataclass(frozen=True)
+class Config(LinearConfig):
+    ridge: float = 300.0
+    """Weight lambda of the squared weights."""
+
+
+@dataclass(frozen=True)
+class EASE:
+    config: Config = field(default_factory=Config)
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "ease"
+    aggregation: ClassVar[Literal["central"]] = "central"
+    summary: ClassVar[str] = "linear item-item model in closed form, in one place"
+    citation: ClassVar[str] = "Steck, WWW 2019"
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, OwnItems]:
+        return Server(np.zeros((n_items, n_items), np.float32)), no_items(n_users)
+
+    def download(self, server: Server) -> Server:
+        return server
+
+    def epoch(
+        self, server: Server, private: OwnItems, everyone: Cohort
+    ) -> tuple[Server, OwnItems, float]:
+        B = gram(distinct(everyone), everyone.n_items)
+        B[np.diag_indices(len(B))] += np.float32(self.config.ridge)
+        _invert_in_place(B)
+        # At the minimum |X - X B|^2 + lambda |B|^2 = sum_j (1 / P_jj - lambda); per user.
+        excess = 1 / np.diag(B).astype(np.float64) - self.config.ridge
+        loss = float(excess.sum()) / len(everyone.users)
+        weights_of_inverse(B)
+        return Server(B), own_items(everyone), loss
+
+    def score(self, download: Server, private: OwnItems) -> Float32:
+        return linear_scores(private.X, download.B)
+
+    def fold_in(self, download: Server, private: OwnItems, cohort: Cohort) -> OwnItems:
+        return own_items(cohort)
+
+
+def _invert_in_place(G: Float32) -> None:
+    """The upper triangle of the inverse of a positive definite matrix, in its place. LAPACK counts
+    by columns, so what is our upper triangle is its lower one."""
+    _, failed = lapack.spotrf(G.T, lower=1, clean=0, overwrite_a=1)
+    if not failed:
+        _, failed = lapack.spotri(G.T, lower=1, overwrite_c=1)
+    if failed:
+        raise UnskewError("X^T X + ridge I is singular to float32: give ease a larger ridge.")

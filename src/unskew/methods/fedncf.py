@@ -1,0 +1,139 @@
+"""FedNCF: neural collaborative filtering whose items and network are averaged by the server.
+
+Perifanis & Efraimidis, "Federated Neural Collaborative Filtering", Knowledge-Based Systems 2022
+(without its secure aggregation, which a sum allows), in the form the PFedCLR paper compares with.
+The score is a multi-layer perceptron's on both embeddings,
+
+    r_ui = s(W3 ReLU(W2 ReLU(W1 [p_u; q_i] + b1) + b2) + b3),    2d -> d -> d/2 -> 1.
+
+Each client trains p_u, the items and the network together on binary cross-entropy and uploads the
+items and the network; the server averages both by sample count,
+
+    Q_g <- sum_u n_u Q_u / sum_u n_u,    W_g <- sum_u n_u W_u / sum_u n_u.
+
+p_u stays at home, and so does the client's own network, with which it is evaluated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from unskew.kernels import draw_samples, gather
+from unskew.kernels._mlp import mlp_layers, score_mlp, train_mlp
+from unskew.methods._training import (
+    ItemServer,
+    TrainingConfig,
+    fedavg,
+    initial_items,
+    initial_users,
+    starting_rows,
+    trained_items,
+)
+from unskew.rng import Purpose, generator
+from unskew.types import Cohort, Float32, Float64, Rows, UnskewError, Upload, UploadSum
+
+_FOLD_IN_PASSES = 20
+"""How often a newcomer trains its vector on fresh negatives against the frozen global model."""
+
+
+class Server(NamedTuple):
+    """The items and the network, as one vector."""
+
+    Q: Float32
+    mlp: Float32
+
+
+class Private(NamedTuple):
+    """What a device keeps: its vector, the network as it trained it last, and the item rows it
+    trained last (the rest of its table is as it was downloaded)."""
+
+    p: Float32
+    mlp: Float32
+    Q: Rows
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    learning_rate: float = 0.01
+    """Adam's rate for embeddings and network alike (eta)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dim < 2:
+            raise UnskewError(f"dim = {self.dim} must be at least 2: a layer has dim / 2 units.")
+
+
+def initial_mlp(dim: int, seed: int) -> Float32:
+    """Weights and biases as torch's Linear draws them: U(-1, 1) / sqrt(inputs of the layer)."""
+    draw = generator(seed, Purpose.INIT_DENSE)
+    layers = [
+        draw.uniform(-1, 1, (inputs + 1) * outputs) / np.sqrt(inputs)
+        for inputs, outputs in mlp_layers(dim)
+    ]
+    return np.concatenate(layers).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class FedNCF:
+    config: Config = field(default_factory=Config)
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "fedncf"
+    aggregation: ClassVar[Literal["sum"]] = "sum"
+    summary: ClassVar[str] = "MLP on both embeddings, items and MLP averaged by the server"
+    citation: ClassVar[str] = "Perifanis & Efraimidis, Knowledge-Based Systems 2022"
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
+        d = self.config.dim
+        mlp = initial_mlp(d, seed)
+        private = Private(
+            initial_users(n_users, d, seed), np.tile(mlp, (n_users, 1)), Rows.empty(n_users, d)
+        )
+        return Server(initial_items(n_items, d, seed), mlp), private
+
+    def download(self, server: Server) -> Server:
+        return server
+
+    def local(
+        self, download: Server, private: Private, cohort: Cohort
+    ) -> tuple[Private, Upload, Float64]:
+        c = self.config
+        items = ItemServer(download.Q)
+        samples = draw_samples(cohort, c.negatives)
+        rows = starting_rows(c, items, private.Q, samples, cohort)
+        p, mlp = private.p.copy(), private.mlp.copy()
+        if not c.trains_alone(cohort.round):
+            mlp[:] = download.mlp
+        rates = (c.learning_rate, c.learning_rate, c.learning_rate)
+        losses = train_mlp(cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL, p, rows, mlp, *rates)
+        held, upload = trained_items(c, items, private.Q, samples, rows, cohort)
+        if not c.sends_nothing(cohort.round):
+            upload = upload._replace(dense=mlp - download.mlp)
+        return Private(p, mlp, held), upload, losses
+
+    def personalize(self, download: Server, private: Private, cohort: Cohort) -> Private:
+        return private
+
+    def aggregate(self, server: Server, total: UploadSum) -> Server:
+        if total.weight == 0:
+            return server
+        mlp = (server.mlp + total.dense / total.weight).astype(np.float32)
+        return Server(fedavg(ItemServer(server.Q), total).Q, mlp)
+
+    def score(self, download: Server, private: Private) -> Float32:
+        return score_mlp(download.Q, private.p, private.mlp, private.Q)
+
+    def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
+        c = self.config
+        p = private.p.copy()
+        mlp = np.tile(download.mlp, (len(p), 1))
+        for passes in range(1, _FOLD_IN_PASSES + 1):
+            alone = cohort._replace(round=passes)
+            samples = draw_samples(alone, c.negatives)
+            rows = gather(download.Q, samples.touched)
+            shuffle, rates = Purpose.SHUFFLE_PERSONAL, (c.learning_rate, 0.0, 0.0)
+            train_mlp(alone, samples, c.schedule, shuffle, p, rows, mlp, *rates)
+        return private._replace(p=p, mlp=mlp)

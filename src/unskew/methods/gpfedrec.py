@@ -1,0 +1,167 @@
+"""GPFedRec: graph-guided personalisation, every client pulled to the mean of its neighbours' items.
+
+Zhang, Long, Zhou, Zhang, Zhang & Yang, "GPFedRec: Graph-Guided Personalization for Federated
+Recommendation", WWW 2024. FedNCF's model; its network stays at home. A client starts a round from
+the common table g and trains by SGD, with a pull to the table r_u the server made for it,
+
+    L_u = BCE_u(p_u, Q_u, MLP_u) + reg mean((Q_u - r_u)^2),
+
+and uploads Q_u. The server joins two clients by an edge if the cosine distance of their tables is
+above ``threshold`` x the mean of all, and passes messages once,
+
+    r_u <- mean of Q_v over the neighbours v of u (Q_u if it has none),    g <- mean of all r_u.
+
+(Distance, not likeness, as in the authors' code: a client is pulled to those that differ from it.)
+Rows a client does not touch end at r_u + f (g - r_u), f = (1 - 2 eta reg / (n_items d))^steps, so
+an upload is f and what the touched rows have beyond that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from unskew.kernels import draw_samples, gather
+from unskew.kernels._graph import every_row, rows_at
+from unskew.kernels._mlp import score_mlp, train_mlp
+from unskew.kernels._mlp_local import train_anchored
+from unskew.kernels._packing import Packed, empty_packed, unpack
+from unskew.kernels._relations import neighbours, pass_messages
+from unskew.methods._training import TrainingConfig, initial_items, initial_users
+from unskew.methods.fedncf import initial_mlp
+from unskew.rng import Purpose
+from unskew.types import Cohort, Float32, Float64, Int32, Int64, Rows, UnskewError, Upload, Uploads
+
+_FOLD_IN_PASSES = 20
+"""How often a newcomer trains its vector on fresh negatives against the frozen global items."""
+
+
+class Server(NamedTuple):
+    """The common table g, and every client's r_u - g, packed."""
+
+    Q: Float32
+    entries: Int32
+    scale: Float32
+
+
+class Private(NamedTuple):
+    """What a device keeps: its number, its vector and network, and its table: the factor f and what
+    the rows it trained last have beyond r_u + f (g - r_u)."""
+
+    user: Int64
+    p: Float32
+    mlp: Float32
+    factor: Float32
+    Q: Rows
+
+
+@dataclass(frozen=True)
+class Config(TrainingConfig):
+    participation: float = 1.0
+    """Share of the clients that take part in a round."""
+    local_epochs: int = 1
+    """Local epochs E per round."""
+    learning_rate: float = 0.1
+    """SGD's rate for the network (eta)."""
+    rate_factor: float = 80.0
+    """Users learn at eta x this / participation - eta, items at eta x this x n_items - eta."""
+    tolerance: float = 0.0
+    """Local training stops once its mean loss changes by less than this share (0: never)."""
+    reg: float = 1.0
+    """Weight of the pull to the client's own aggregated table."""
+    threshold: float = 1.0
+    """Neighbours are those at a distance above this times the mean distance."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dim < 2:
+            raise UnskewError(f"dim = {self.dim} must be at least 2: a layer has dim / 2 units.")
+        if self.aggregate_from != 1:
+            raise UnskewError(
+                f"aggregate_from = {self.aggregate_from} must be 1: every round of gpfedrec needs "
+                "the server."
+            )
+
+
+@dataclass(frozen=True)
+class GPFedRec:
+    config: Config = field(default_factory=Config)
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "gpfedrec"
+    aggregation: ClassVar[Literal["individual"]] = "individual"
+    summary: ClassVar[str] = "private network, items pulled to those of neighbours in a user graph"
+    citation: ClassVar[str] = "Zhang et al., WWW 2024"
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
+        d = self.config.dim
+        private = Private(
+            np.arange(n_users),
+            initial_users(n_users, d, seed),
+            np.tile(initial_mlp(d, seed), (n_users, 1)),
+            np.zeros(n_users, np.float32),
+            Rows.empty(n_users, d),
+        )
+        return Server(initial_items(n_items, d, seed), *empty_packed(n_users, n_items * d)), private
+
+    def download(self, server: Server) -> Server:
+        return server
+
+    def download_bytes(self, download: Server) -> int:
+        """The common table and the client's own."""
+        return 2 * download.Q.nbytes
+
+    def local(
+        self, download: Server, private: Private, cohort: Cohort
+    ) -> tuple[Private, Upload, Float64]:
+        c = self.config
+        eta, boost = c.learning_rate, c.learning_rate * c.rate_factor
+        item_rate = boost * cohort.n_items - eta
+        keep = 1 - 2 * item_rate * c.reg / download.Q.size
+        samples = draw_samples(cohort, c.negatives)
+        g = gather(download.Q, samples.touched)
+        r = g + rows_at(own_tables(download, private.user), samples.touched, c.dim)
+        rows, p, mlp = g.copy(), private.p.copy(), private.mlp.copy()
+        rates = (boost / c.participation - eta, item_rate, eta)
+        how = (cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL)
+        losses, steps = train_anchored(*how, p, rows, r, mlp, *rates, keep)
+        factor = (keep**steps).astype(np.float32)
+        beyond = rows - r - np.repeat(factor, samples.touched.counts())[:, None] * (g - r)
+        held = Rows(*samples.touched, beyond)
+        upload = Upload(held, factor[:, None].copy(), np.ones(len(p)))
+        return Private(private.user, p, mlp, factor, held), upload, losses
+
+    def personalize(self, download: Server, private: Private, cohort: Cohort) -> Private:
+        return private
+
+    def aggregate(self, server: Server, total: Uploads) -> Server:
+        packed, users = Packed(server.entries, server.scale), total.users
+        upload = (total.upload.rows, total.upload.dense[:, 0])
+        graph = neighbours(server.Q, packed, users, *upload, self.config.threshold)
+        Q, own = pass_messages(graph, server.Q, packed, users, *upload)
+        return Server(Q, *own)
+
+    def score(self, download: Server, private: Private) -> Float32:
+        """With its own table, r_u + f (g - r_u) + what it trained."""
+        table = own_tables(download, private.user) * (1 - private.factor)[:, None]
+        whole = every_row(download.Q, table, private.Q)
+        return score_mlp(download.Q, private.p, private.mlp, whole)
+
+    def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
+        c = self.config
+        p, mlp = private.p.copy(), private.mlp.copy()
+        for passes in range(1, _FOLD_IN_PASSES + 1):
+            alone = cohort._replace(round=passes)
+            samples = draw_samples(alone, c.negatives)
+            rows = gather(download.Q, samples.touched)
+            how = (alone, samples, c.schedule, Purpose.SHUFFLE_PERSONAL)
+            train_mlp(*how, p, rows, mlp, c.learning_rate, 0.0, c.learning_rate)
+        return private._replace(p=p, mlp=mlp, factor=np.ones_like(private.factor))
+
+
+def own_tables(download: Server, users: Int64) -> Float32:
+    """r_u - g of these users, flat. (Newcomers, who have none, do not use what they get here.)"""
+    known = np.minimum(users, len(download.entries) - 1)
+    return unpack(Packed(download.entries, download.scale), known, 0, download.Q.size)

@@ -1,0 +1,66 @@
+"""item-knn: what is bought together, the oldest of the item-item models.
+
+Sarwar, Karypis, Konstan & Riedl, "Item-based Collaborative Filtering Recommendation Algorithms",
+WWW 2001, on binary data with shrunk cosine similarity:
+
+    s_ij = n_ij / (sqrt(n_i n_j) + shrinkage),   score_uj = sum of s_ij over u's items i in N_k(j),
+
+with n_i the users of item i, n_ij those of both, and N_k(j) the k items most similar to j.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from unskew.kernels._central_items import nearest_items, neighbour_scores
+from unskew.methods._central import LinearConfig, OwnItems, distinct, no_items, own_items
+from unskew.types import Cohort, Float32, Int32
+
+
+class Server(NamedTuple):
+    """Each item's nearest items and their similarity, most similar first; 0 similarity fills up."""
+
+    neighbours: Int32
+    similarity: Float32
+
+
+@dataclass(frozen=True)
+class Config(LinearConfig):
+    neighbours: int = 50
+    """Neighbours k kept per item."""
+    shrinkage: float = 10.0
+    """Added to the denominator: similarity on the word of few users counts less."""
+
+
+@dataclass(frozen=True)
+class ItemKNN:
+    config: Config = field(default_factory=Config)
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "item-knn"
+    aggregation: ClassVar[Literal["central"]] = "central"
+    summary: ClassVar[str] = "cosine item neighbours of all interactions in one place"
+    citation: ClassVar[str] = "Sarwar et al., WWW 2001"
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, OwnItems]:
+        shape = (n_items, min(self.config.neighbours, n_items))
+        return Server(np.zeros(shape, np.int32), np.zeros(shape, np.float32)), no_items(n_users)
+
+    def download(self, server: Server) -> Server:
+        return server
+
+    def epoch(
+        self, server: Server, private: OwnItems, everyone: Cohort
+    ) -> tuple[Server, OwnItems, float]:
+        k = server.neighbours.shape[1]
+        found = nearest_items(distinct(everyone), everyone.n_items, k, self.config.shrinkage)
+        return Server(*found), own_items(everyone), 0.0
+
+    def score(self, download: Server, private: OwnItems) -> Float32:
+        return neighbour_scores(private.X, *download)
+
+    def fold_in(self, download: Server, private: OwnItems, cohort: Cohort) -> OwnItems:
+        return own_items(cohort)

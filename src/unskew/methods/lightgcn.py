@@ -1,0 +1,149 @@
+"""LightGCN: embeddings smoothed over the user-item graph, trained in one place.
+
+He, Deng, Wang, Li, Zhang & Wang, "LightGCN: Simplifying and Powering Graph Convolution Network for
+Recommendation", SIGIR 2020. With A the adjacency normalised by 1 / sqrt(degree_u degree_i),
+
+    E^(k+1) = A E^(k),   E = (E^(0) + ... + E^(K)) / (K + 1),
+    L = mean over (u, i, j) of -log s(e_u.e_i - e_u.e_j) + decay / 2 |E^(0)|^2 of the three rows,
+
+minimised over E^(0) alone by Adam. The propagation is linear and symmetric, so the gradient by
+E^(0) is the gradient by E, propagated once more. A step costs 2 K products with the whole graph
+whatever the batch holds; therefore an epoch is cut into few, large batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from unskew.kernels import draw_samples, score_table
+from unskew.kernels._central import Table, adam, epoch_order, sample_items, sample_users
+from unskew.kernels._central_graph import Graph, mean_of_layers, pairwise_gradient, propagate
+from unskew.methods._central import check_settings, distinct, initial_table
+from unskew.rng import Purpose
+from unskew.types import Cohort, Float32, Int32, Int64
+
+
+class Server(NamedTuple):
+    """The items' E^(0) with Adam's moments and steps; the items after propagation; and what they
+    send to a user, sum over k < K of e^(k) / sqrt(degree)."""
+
+    E0: Float32
+    m: Float32
+    v: Float32
+    steps: Int64
+    Q: Float32
+    sent: Float32
+
+
+class Private(NamedTuple):
+    """The users' E^(0) with Adam's moments, and the users after propagation."""
+
+    E0: Float32
+    m: Float32
+    v: Float32
+    p: Float32
+
+
+class Download(NamedTuple):
+    Q: Float32
+    sent: Float32
+
+
+@dataclass(frozen=True)
+class Config:
+    rounds: int = 100
+    """Epochs over all interactions."""
+    dim: int = 16
+    """Embedding size d."""
+    layers: int = 3
+    """Propagation layers K."""
+    batches: int = 10
+    """Batches an epoch is cut into; each costs a propagation over the whole graph."""
+    learning_rate: float = 0.03
+    """Adam's rate."""
+    negatives: int = 1
+    """Negatives each positive is ranked against, drawn afresh each epoch."""
+    decay: float = 1e-3
+    """Weight of the squared initial embeddings of each pair beside its loss."""
+    init_scale: float = 0.1
+    """Standard deviation of the initial embeddings."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class LightGCN:
+    config: Config = field(default_factory=Config)
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "lightgcn"
+    aggregation: ClassVar[Literal["central"]] = "central"
+    summary: ClassVar[str] = "graph convolution on all interactions in one place"
+    citation: ClassVar[str] = "He et al., SIGIR 2020"
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
+        c = self.config
+        items = Table.fresh(initial_table(n_items, c.dim, c.init_scale, seed, Purpose.INIT_ITEMS))
+        users = Table.fresh(initial_table(n_users, c.dim, c.init_scale, seed, Purpose.INIT_USER))
+        server = Server(*items, np.zeros(1, np.int64), items.x, np.zeros_like(items.x))
+        return server, Private(*users, users.x)
+
+    def download(self, server: Server) -> Download:
+        return Download(server.Q, server.sent)
+
+    def epoch(
+        self, server: Server, private: Private, everyone: Cohort
+    ) -> tuple[Server, Private, float]:
+        c, n_users = self.config, len(private.E0)
+        graph = Graph.of(distinct(everyone), everyone.n_items)
+        E0, m, v = (np.concatenate(both) for both in zip(private[:3], server[:3], strict=True))
+        triples = _triples(everyone, c.negatives)
+        order = epoch_order(len(triples[0]), everyone)
+        steps, total = int(server.steps[0]), 0.0
+        for chosen in np.array_split(order, c.batches):
+            if len(chosen):
+                E = mean_of_layers(graph, E0, c.layers)
+                loss, g, g0 = pairwise_gradient(chosen, triples, E, E0, c.decay)
+                total, steps = total + loss, steps + 1
+                adam(E0, m, v, mean_of_layers(graph, g, c.layers) + g0, c.learning_rate, steps)
+        E = mean_of_layers(graph, E0, c.layers)
+        sent = _sent(graph, E0, c.layers)
+        users, items = (slice(None, n_users), slice(n_users, None))
+        state = Server(E0[items], m[items], v[items], np.array([steps]), E[items], sent[items])
+        mean = total / max(len(order), 1)
+        return state, Private(E0[users], m[users], v[users], E[users]), mean
+
+    def score(self, download: Download, private: Private) -> Float32:
+        return score_table(private.p, download.Q)
+
+    def fold_in(self, download: Download, private: Private, cohort: Cohort) -> Private:
+        """Propagation to a new node whose own E^(0) is zero:
+        e_u = sum over its items of what they send / (sqrt(degree_u) (K + 1))."""
+        seen = distinct(cohort)
+        p = np.zeros_like(private.p)
+        user = np.repeat(np.arange(len(p)), seen.counts())
+        np.add.at(p, user, download.sent[seen.items])
+        p /= np.sqrt(np.maximum(seen.counts(), 1))[:, None] * (self.config.layers + 1)
+        return private._replace(p=p.astype(np.float32))
+
+
+def _triples(cohort: Cohort, negatives: int) -> tuple[Int32, Int32, Int32]:
+    """(user, positive, negative) as nodes of the graph, for every negative drawn."""
+    samples = draw_samples(cohort, negatives)
+    place = np.arange(len(samples.row))
+    positive = np.maximum.accumulate(np.where(samples.label == 1, place, 0))
+    chosen = np.flatnonzero(samples.label == 0)
+    item = sample_items(samples) + np.int32(len(cohort.users))
+    return sample_users(samples)[chosen], item[positive[chosen]], item[chosen]
+
+
+def _sent(graph: Graph, E: Float32, layers: int) -> Float32:
+    total = np.zeros_like(E)
+    for _ in range(layers):
+        total += graph.scale[:, None] * E
+        E = propagate(graph, E)
+    return total

@@ -1,0 +1,38 @@
+"""local: no federation. Every client trains FedMF's model on its own items and sends nothing.
+
+The comparison that tells what a federation is worth: FedMF (Chai et al. 2021; see fedmf.py) with
+the server switched off. Items keep what the client itself has taught them; the others stay as they
+were at the start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from unskew.methods.fedmf import Config as FedMFConfig
+from unskew.methods.fedmf import FedMF
+from unskew.types import UnskewError
+
+
+@dataclass(frozen=True)
+class Config(FedMFConfig):
+    aggregate_from: int = 0
+    """The round from which the server aggregates. 0: never, which is what local means."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.aggregate_from != 0:
+            raise UnskewError(
+                f"aggregate_from = {self.aggregate_from} must be 0 for local: use fedmf instead."
+            )
+
+
+@dataclass(frozen=True)
+class Local(FedMF):
+    config: Config = field(default_factory=Config)
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "local"
+    summary: ClassVar[str] = "every client alone: FedMF without a server"
+    citation: ClassVar[str] = "Chai et al., IEEE Intelligent Systems 2021, without aggregation"

@@ -1,0 +1,122 @@
+"""NCF: a neural network in place of the inner product, trained in one place.
+
+He, Liao, Zhang, Nie, Hu & Chua, "Neural Collaborative Filtering", WWW 2017, its MLP model: the
+embeddings side by side go through a tower that halves its width, d = 16 giving 32 - 16 - 8 - 1,
+
+    z_ui = w3.relu(W2 relu(W1 [p_u, q_i] + b1) + b2) + b3,
+
+and p, q, W and b are trained by Adam on the binary cross-entropy of a positive and its fresh
+negatives, plus decay / 2 (|p_u|^2 + |q_i|^2) per sample. The negatives are drawn against the
+training items only, wherever the evaluation protocol allows it, as in the original.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from unskew.kernels import Samples
+from unskew.kernels._central import Table
+from unskew.kernels._central_ncf import (
+    Shape,
+    perceptron_scores,
+    perceptron_user_gradient,
+    train_perceptron,
+)
+from unskew.methods._central import EmbeddingConfig, fold_in_vectors, initial_table
+from unskew.rng import Purpose, generator
+from unskew.types import Cohort, Float32, Int64
+
+
+class Server(NamedTuple):
+    """Items and weights with Adam's moments, and how many steps it has taken."""
+
+    Q: Float32
+    mQ: Float32
+    vQ: Float32
+    w: Float32
+    mw: Float32
+    vw: Float32
+    steps: Int64
+
+
+class Private(NamedTuple):
+    """The users with Adam's moments."""
+
+    p: Float32
+    mp: Float32
+    vp: Float32
+
+
+class Download(NamedTuple):
+    Q: Float32
+    w: Float32
+
+
+@dataclass(frozen=True)
+class Config(EmbeddingConfig):
+    learning_rate: float = 0.003
+    """Adam's rate."""
+
+
+@dataclass(frozen=True)
+class NCF:
+    config: Config = field(default_factory=Config)
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "ncf"
+    aggregation: ClassVar[Literal["central"]] = "central"
+    summary: ClassVar[str] = "neural collaborative filtering (MLP) in one place"
+    citation: ClassVar[str] = "He et al., WWW 2017"
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.config.dim, max(self.config.dim // 2, 1))
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
+        c = self.config
+        items = Table.fresh(initial_table(n_items, c.dim, c.init_scale, seed, Purpose.INIT_ITEMS))
+        users = Table.fresh(initial_table(n_users, c.dim, c.init_scale, seed, Purpose.INIT_USER))
+        weights = Table.fresh(self._initial_weights(seed))
+        return Server(*items, *weights, np.zeros(1, np.int64)), Private(*users)
+
+    def _initial_weights(self, seed: int) -> Float32:
+        """Uniform within 1 / sqrt(fan-in), torch's default for a linear layer."""
+        draw = generator(seed, Purpose.INIT_DENSE)
+        parts = [
+            draw.uniform(-1, 1, entries) / np.sqrt(fan_in)
+            for entries, fan_in in self.shape.sizes(self.config.dim)
+        ]
+        return np.concatenate(parts).astype(np.float32)
+
+    def download(self, server: Server) -> Download:
+        return Download(server.Q, server.w)
+
+    def epoch(
+        self, server: Server, private: Private, everyone: Cohort
+    ) -> tuple[Server, Private, float]:
+        c = self.config
+        users, items = Table(*private).copy(), Table(*server[:3]).copy()
+        weights = Table(*server[3:6]).copy()
+        loss, steps = train_perceptron(
+            everyone,
+            c.negatives,
+            (users, items, weights),
+            self.shape,
+            c.batch,
+            c.learning_rate,
+            c.decay,
+            int(server.steps[0]),
+        )
+        return Server(*items, *weights, np.array([steps])), Private(*users), loss
+
+    def score(self, download: Download, private: Private) -> Float32:
+        return perceptron_scores(private.p, download.Q, download.w, self.shape)
+
+    def fold_in(self, download: Download, private: Private, cohort: Cohort) -> Private:
+        def gradient(samples: Samples, p: Float32) -> Float32:
+            return perceptron_user_gradient(samples, p, download.Q, download.w, self.shape)
+
+        return private._replace(p=fold_in_vectors(self.config, cohort, gradient))

@@ -1,0 +1,140 @@
+"""pFedGraph: every client gets a mean of its own, over those whose models moved as its own did.
+
+Ye, Ni, Wu, Chen & Wang, "Personalized Federated Learning with Inferred Collaboration Graphs", ICML
+2023, on FedMF's model, in the form the PFedCLR paper compares with. A client trains p_u and its own
+item table on binary cross-entropy, with a pull towards the aggregate A_u it was last given,
+
+    L_u = BCE_u - rho cos(A_u, Q_u),
+
+and a tenth of a round's clients send their table. With d_uj = -cos(Q_u - Q_0, Q_j - Q_0) (below
+-0.9: -1) and w_j the share of the samples, the server finds each of them its weights x_u by
+
+    min  lambda x.x + (d_u - 2 lambda w).x    with  x >= 0,  sum x = 1,
+
+the projection of w - d_u / (2 lambda) onto the simplex, and A_u = sum_j x_uj Q_j. Clients that take
+part in the very next round start from their A_u; everyone else goes on with its own table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from unskew.kernels import draw_samples, gather, merge, overlay, replace_scores, score_table
+from unskew.kernels._graph import drawn, gram, mix, moved, places, replaced, senders, spread
+from unskew.kernels._pull import train_pulled, widen
+from unskew.kernels._simplex import project_on_simplex
+from unskew.methods import _training
+from unskew.rng import Purpose
+from unskew.types import Cohort, Float32, Float64, Int64, Rows, UnskewError, Upload, Uploads
+
+
+class Server(NamedTuple):
+    """The common start, and the aggregates of the clients that sent their tables last."""
+
+    Q: Float32
+    users: Int64
+    tables: Float32
+
+
+class Private(NamedTuple):
+    """What a device keeps: its number, its vector, and the rows of its own table that differ from
+    the common start."""
+
+    user: Int64
+    p: Float32
+    Q: Rows
+
+
+@dataclass(frozen=True)
+class Config(_training.TrainingConfig):
+    aggregated: float = 0.1
+    """Share of a round's clients that send their table and are given an aggregate."""
+    evenness: float = 0.8
+    """How much the weights keep to the sample shares, against the likeness of models (lambda)."""
+    pull: float = 0.01
+    """Weight of the local pull towards the direction of the aggregate (rho)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.aggregated <= 1:
+            raise UnskewError(f"aggregated = {self.aggregated} must be above 0 and at most 1.")
+        if self.evenness == 0:
+            raise UnskewError(f"evenness = {self.evenness} must be above 0.")
+
+
+@dataclass(frozen=True)
+class PFedGraph:
+    config: Config = field(default_factory=Config)
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "pfedgraph"
+    aggregation: ClassVar[Literal["individual"]] = "individual"
+    summary: ClassVar[str] = "items averaged for each client over clients with similar updates"
+    citation: ClassVar[str] = "Ye et al., ICML 2023"
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
+        d = self.config.dim
+        Q = _training.initial_items(n_items, d, seed)
+        p, nothing = _training.initial_users(n_users, d, seed), Rows.empty(n_users, d)
+        private = Private(np.arange(n_users), p, nothing)
+        return Server(Q, np.zeros(0, np.int64), np.zeros((0, n_items, d), np.float32)), private
+
+    def download(self, server: Server) -> Server:
+        return server
+
+    def download_bytes(self, download: Server) -> int:
+        """On average: a client is given a table if it sent its own in the round before."""
+        share = self.config.participation * self.config.aggregated
+        return int(download.Q.nbytes * share) if len(download.users) else download.Q.nbytes
+
+    def local(
+        self, download: Server, private: Private, cohort: Cohort
+    ) -> tuple[Private, Upload, Float64]:
+        c = self.config
+        place = places(private.user, download.users)
+        own = replaced(private.Q, place, download.tables)
+        pull = np.where(place < 0, 0.0, c.pull)
+        samples = widen(draw_samples(cohort, c.negatives), pull > 0, cohort.n_items)
+        rows = overlay(gather(download.Q, samples.touched), samples.touched, own)
+        p, aggregate = private.p.copy(), rows.copy()
+        how = (cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL, p, rows, aggregate, pull)
+        losses = train_pulled(*how, c.learning_rate, c.learning_rate)
+        held = merge(own, Rows(*samples.touched, rows))
+        share = 0.0 if c.sends_nothing(cohort.round) else c.aggregated
+        sends = drawn(cohort.seed, cohort.round, cohort.users, Purpose.COHORT, share)
+        nothing = np.zeros((len(p), 0), np.float32)
+        weight = np.where(sends, samples.counts(), 0.0)
+        upload = Upload(moved(held, sends, download.Q), nothing, weight)
+        return Private(private.user, p, held), upload, losses
+
+    def personalize(self, download: Server, private: Private, cohort: Cohort) -> Private:
+        return private
+
+    def aggregate(self, server: Server, total: Uploads) -> Server:
+        sent = total.upload.weight > 0
+        weight = total.upload.weight[sent]
+        updates = spread(senders(total.upload.rows, sent), len(server.Q))
+        graph = collaboration(updates, weight / max(weight.sum(), 1.0), self.config.evenness)
+        tables = mix(graph.astype(np.float32), updates, server.Q.reshape(-1))
+        return Server(server.Q, total.users[sent], tables.reshape(-1, *server.Q.shape))
+
+    def score(self, download: Server, private: Private) -> Float32:
+        scores = score_table(private.p, download.Q)
+        replace_scores(scores, private.p, private.Q)
+        return scores
+
+    def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
+        start = _training.ItemServer(download.Q)
+        return private._replace(p=_training.fold_in(self.config, start, private.p, cohort))
+
+
+def collaboration(updates: Float32, shares: Float64, evenness: float) -> Float64:
+    """The weights x_u of every client, from the clients' updates and shares of the samples."""
+    products = gram(updates)
+    sizes = np.sqrt(np.diag(products))
+    d = -products / np.maximum(np.outer(sizes, sizes), 1e-30)
+    d[d < -0.9] = -1.0
+    return project_on_simplex(shares - d / (2 * evenness))

@@ -1,0 +1,55 @@
+"""What several test folders share: small federations, and threads put back as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from unskew import data
+from unskew.evaluation import prepare
+from unskew.kernels import get_threads, set_threads
+from unskew.types import Interactions, Split
+
+
+def cut_down(interactions: Interactions, n_users: int, n_items: int) -> Interactions:
+    """The rows of the first users with the items that most users have."""
+    popularity = np.bincount(interactions.items, minlength=len(interactions.item_ids))
+    popular = np.argsort(-popularity, kind="stable")[:n_items]
+    keep = (interactions.users < n_users) & np.isin(interactions.items, popular)
+    timestamps = interactions.timestamps
+    assert timestamps is not None
+    return replace(
+        interactions,
+        users=interactions.users[keep],
+        items=interactions.items[keep],
+        ratings=None if interactions.ratings is None else interactions.ratings[keep],
+        timestamps=timestamps[keep],
+        min_user_rows=5,
+    )
+
+
+@pytest.fixture(scope="session")
+def demo_data() -> Interactions:
+    return data.load("demo")
+
+
+@pytest.fixture(scope="session")
+def tiny_split(demo_data: Interactions) -> Split:
+    """Some thirty users, sixty items."""
+    return prepare(cut_down(demo_data, 60, 60))
+
+
+@pytest.fixture(scope="session")
+def small_split(demo_data: Interactions) -> Split:
+    """Large enough to learn from: some hundred users, two hundred items."""
+    return prepare(cut_down(demo_data, 150, 200))
+
+
+@pytest.fixture
+def threads_restored() -> Iterator[None]:
+    before = get_threads()
+    yield
+    set_threads(before)
