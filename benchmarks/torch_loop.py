@@ -190,7 +190,7 @@ class Loop:
         return mean
 
 
-def measure(twin: Twin, setting: Setting) -> Row:
+def measure(twin: Twin, setting: Setting, player: type[Loop] | None = None) -> Row:
     """The row of a method: its PyTorch twin against Unskew, both from the same state."""
     torch.manual_seed(0)
     random.seed(0)
@@ -199,8 +199,9 @@ def measure(twin: Twin, setting: Setting) -> Row:
     federation = Federation(create(twin.name), split, seed=0)
     state = federation.start()
     federation.step(state)  # the first round compiles
-    Loop(twin, federation, state).lap(seconds, threads)  # PyTorch, too, is slow at first
-    loop = Loop(twin, federation, state)
+    play = player or Loop
+    play(twin, federation, state).lap(seconds, threads)  # PyTorch, too, is slow at first
+    loop = play(twin, federation, state)
     with_one_thread: list[float] = []
 
     def pytorch() -> float:

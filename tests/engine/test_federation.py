@@ -142,7 +142,7 @@ def test_the_best_state_is_that_of_its_round(small_split: Split) -> None:
         "dim": 8,
         "local_epochs": 4,
         "participation": 0.5,
-        "learning_rate": 0.3,
+        "learning_rate": 1.0,
     }
     long = play("fedmf", small_split, ROUNDS, **settings).state
     assert 1 <= long.best_round < ROUNDS, "else this test shows nothing"

@@ -1,8 +1,9 @@
 """Numba functions on plain arrays. Nothing here knows a method, a protocol or a file."""
 
-from unskew.kernels._local import Schedule, train_joint, train_low_rank, train_rows
+from unskew.kernels._local import train_joint, train_low_rank, train_rows
 from unskew.kernels._parallel import for_each_block, get_threads, set_threads
 from unskew.kernels._sampling import Samples, draw_samples
+from unskew.kernels._steps import Schedule
 from unskew.kernels._tables import (
     add_scores,
     difference,

@@ -15,17 +15,18 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels._arithmetic import inner, jit
-from unskew.kernels._local import (
+from unskew.kernels._parallel import for_each_block
+from unskew.kernels._sampling import Samples
+from unskew.kernels._steps import (
     Schedule,
     batch_gradient,
     columns_of,
     converged,
     largest,
+    pack,
     rows_of,
     shuffle,
 )
-from unskew.kernels._parallel import for_each_block
-from unskew.kernels._sampling import Samples
 from unskew.kernels._tables import gather, merge, overlay, replace_scores, score_table
 from unskew.rng import Purpose, stream
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Ragged, Rows
@@ -131,10 +132,10 @@ def _step_and_look(
 
 
 @jit
-def _count(order: Int32, row: Int32, m: Float32, b: int) -> None:
+def _count(packed: Int32, m: Float32, b: int) -> None:
     """How many of the batch's samples each row has, into ``m`` (zero before)."""
     for j in range(b):
-        m[row[order[j]]] += np.float32(1.0)
+        m[packed[j] >> 1] += np.float32(1.0)
 
 
 @jit
@@ -197,16 +198,15 @@ def _kernel(
                 C[k], D[k], g, m, z, penalty, n_rows,
                 0.0, 0.0, 0.0, 1.0, w[k], independence, sparsity,
             )  # fmt: skip
-        for i in range(n):
-            order[i] = i
+        pack(order, row, label, n)
         lr, lr_score, factor = tables_rate, score_rate, 1.0
         counter, total, previous = 0, 0.0, 0.0
         for epoch in range(epochs):
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
-                total += batch_gradient(order[low:], row, label, z, g, zb, yb, sb, bits, b)
-                _count(order[low:], row, m, b)
+                total += batch_gradient(order[low:], z, g, zb, yb, sb, bits, b)
+                _count(order[low:], m, b)
                 total += inner(m, penalty, n_rows) / dim
                 keep = 1.0 - lr * weight_decay
                 keep_score = 1.0 - lr_score * weight_decay

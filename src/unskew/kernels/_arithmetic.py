@@ -8,7 +8,7 @@ from typing import Any, cast
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core.cgutils import alloca_once_value, for_range
+from numba.core.cgutils import alloca_once_value, for_range, unpack_tuple
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
@@ -42,6 +42,8 @@ _LARGEST = np.float32(87.0)
 sqrt32: Callable[[float], float] = cast(Any, _sqrt32)
 
 _LANES, _CHAINS = 8, 4
+PADDING = _LANES
+"""Columns that :func:`move_rows` works on together."""
 
 
 @intrinsic
@@ -102,6 +104,99 @@ def _inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
 inner: Callable[[Float32, Float32, int], float] = cast(Any, _inner)
 
 
+@intrinsic
+def _move_rows(
+    typing_context: object,
+    Q: Any,
+    z: Any,
+    pull: Any,
+    root: Any,
+    size: Any,
+    floor: Any,
+    first: Any,
+    n: Any,
+) -> object:
+    """For all k and ``n`` columns i from ``first``, eight at a time (arrays are padded to that):
+
+        move = pull_i / (root_i + floor_k);  Q_ki -= move;  z_i -= size_k move
+
+    Written as vector code because a compiler must fear that Q, z and the rest overlap. Divisions
+    are what this step is made of, so two share one: 1/a = b / (ab) and 1/b = a / (ab).
+    """
+    del typing_context
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(ir.FloatType(), _LANES)
+        arrays = [make_array(signature.args[i])(context, builder, args[i]) for i in range(6)]
+        Q, z, pull, root, size, floor = (array.data for array in arrays)
+        dims, columns = unpack_tuple(builder, arrays[0].shape, 2)
+        first, n, index = args[6], args[7], args[7].type
+        ones = ir.Constant(vector, [1.0] * _LANES)
+
+        def constant(value: int) -> Any:
+            return ir.Constant(index, value)
+
+        def place(data: Any, offset: Any) -> Any:
+            return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
+
+        def at(data: Any, offset: Any) -> Any:
+            return builder.load(place(data, offset), align=4)
+
+        def everywhere(data: Any, k: Any) -> Any:
+            nothing = ir.Constant(vector, ir.Undefined)
+            first = ir.Constant(ir.IntType(32), 0)
+            one = builder.insert_element(nothing, builder.load(builder.gep(data, [k])), first)
+            lanes = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+            return builder.shuffle_vector(one, nothing, lanes)
+
+        def move(ks: list[Any]) -> None:
+            sizes, floors = ([everywhere(data, k) for k in ks] for data in (size, floor))
+            starts = [builder.mul(k, columns) for k in ks]
+            blocks = builder.sdiv(builder.add(n, constant(_LANES - 1)), constant(_LANES))
+            with for_range(builder, blocks) as block:
+                i = builder.add(first, builder.mul(block.index, constant(_LANES)))
+                below = [builder.fadd(at(root, i), floor_k) for floor_k in floors]
+                product = below[0] if len(ks) == 1 else builder.fmul(*below)
+                share = builder.fmul(at(pull, i), builder.fdiv(ones, product))
+                moves = [share] if len(ks) == 1 else [builder.fmul(share, x) for x in below[::-1]]
+                change = None
+                for start, size_k, step in zip(starts, sizes, moves, strict=True):
+                    where = place(Q, builder.add(start, i))
+                    builder.store(builder.fsub(builder.load(where, align=4), step), where, align=4)
+                    part = builder.fmul(size_k, step)
+                    change = part if change is None else builder.fadd(change, part)
+                builder.store(builder.fsub(at(z, i), change), place(z, i), align=4)
+
+        pairs = builder.sdiv(dims, constant(2))
+        with for_range(builder, pairs) as pair:
+            k = builder.mul(pair.index, constant(2))
+            move([k, builder.add(k, constant(1))])
+        done = builder.mul(pairs, constant(2))
+        with for_range(builder, builder.sub(dims, done)) as rest:
+            move([builder.add(done, rest.index)])
+        return context.get_dummy_value()
+
+    return numba.void(Q, z, pull, root, size, floor, numba.int64, numba.int64), codegen
+
+
+move_rows: Callable[..., None] = cast(Any, _move_rows)
+
+
+@jit
+def total(x: Float32, n: int) -> float:
+    """The sum of the first ``n`` entries in float64, in four chains so that none waits long."""
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    whole = n - n % 4
+    for i in range(0, whole, 4):
+        a += x[i]
+        b += x[i + 1]
+        c += x[i + 2]
+        d += x[i + 3]
+    for i in range(whole, n):
+        a += x[i]
+    return (a + b) + (c + d)
+
+
 @jit
 def logistic_batch(z: Float32, y: Float32, s: Float32, bits: Int32, n: int) -> float:
     """For logits ``z`` and labels ``y``: (sigmoid(z) - y) / n into ``s``; returns the summed loss.
@@ -145,7 +240,4 @@ def logistic_batch(z: Float32, y: Float32, s: Float32, bits: Int32, n: int) -> f
         log1p = log1p * t * np.float32(2.0)
         s[j] = (sigmoid - y[j]) * scale
         z[j] = max(z[j], np.float32(0.0)) - z[j] * y[j] + log1p
-    total = 0.0
-    for j in range(n):
-        total += z[j]
-    return total
+    return total(z, n)

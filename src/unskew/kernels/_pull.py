@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.kernels._arithmetic import inner, jit, sqrt32
-from unskew.kernels._local import (
+from unskew.kernels._sampling import Samples
+from unskew.kernels._steps import (
     BETA_1,
     BETA_2,
     EPSILON,
@@ -21,11 +22,11 @@ from unskew.kernels._local import (
     columns_of,
     converged,
     move_and_score,
+    pack,
     rows_of,
+    run_clients,
     shuffle,
 )
-from unskew.kernels._local import _run as run_clients
-from unskew.kernels._sampling import Samples
 from unskew.rng import stream
 from unskew.types import Bool, Cohort, Float32, Float64, Int32, Int64, Ragged
 
@@ -126,14 +127,13 @@ def _kernel(
             add_scaled(z, Q[k], p[k], n_rows)
             size += inner(A[k], A[k], n_rows)
         g[:n_rows] = 0.0
-        for i in range(n):
-            order[i] = i
+        pack(order, row, label, n)
         counter, t, total, previous = 0, 0, 0.0, 0.0
         for epoch in range(epochs):
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
-                total += batch_gradient(order[low:], row, label, z, g, zb, yb, sb, bits, b)
+                total += batch_gradient(order[low:], z, g, zb, yb, sb, bits, b)
                 t += 1
                 along, towards = 0.0, 0.0
                 if weight != 0.0:

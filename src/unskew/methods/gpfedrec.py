@@ -1,7 +1,7 @@
 """GPFedRec: graph-guided personalisation, every client pulled to the mean of its neighbours' items.
 
-Zhang, Long, Zhou, Zhang, Zhang & Yang, "GPFedRec: Graph-Guided Personalization for Federated
-Recommendation", WWW 2024. FedNCF's model; its network stays at home. A client starts a round from
+Zhang, Long, Zhou, Zhang, Yan & Yang, "GPFedRec: Graph-Guided Personalization for Federated
+Recommendation", KDD 2024. FedNCF's model; its network stays at home. A client starts a round from
 the common table g and trains by SGD, with a pull to the table r_u the server made for it,
 
     L_u = BCE_u(p_u, Q_u, MLP_u) + reg mean((Q_u - r_u)^2),
@@ -93,7 +93,7 @@ class GPFedRec:
     name: ClassVar[str] = "gpfedrec"
     aggregation: ClassVar[Literal["individual"]] = "individual"
     summary: ClassVar[str] = "private network, items pulled to those of neighbours in a user graph"
-    citation: ClassVar[str] = "Zhang et al., WWW 2024"
+    citation: ClassVar[str] = "Zhang et al., KDD 2024"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         d = self.config.dim

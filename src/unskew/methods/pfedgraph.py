@@ -18,7 +18,7 @@ part in the very next round start from their A_u; everyone else goes on with its
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -74,6 +74,9 @@ class PFedGraph:
     aggregation: ClassVar[Literal["individual"]] = "individual"
     summary: ClassVar[str] = "items averaged for each client over clients with similar updates"
     citation: ClassVar[str] = "Ye et al., ICML 2023"
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"filmtrust": {}, "ml-100k": {"evenness": 0.4}}
+    """Settings by data set, the best of a small grid on validation under ``paper`` (seed 0). HR@10
+    and NDCG@10 there: FilmTrust .748, .607, ML-100K .696, .527 (at 0.8: .656, .478)."""
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         d = self.config.dim
