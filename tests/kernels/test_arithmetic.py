@@ -8,7 +8,8 @@ import pytest
 import scipy.special
 import twins
 
-from unskew.kernels._arithmetic import inner, logistic_batch
+from unskew.kernels._arithmetic import logistic_batch
+from unskew.kernels._vectors import inner
 from unskew.types import Float32, Float64
 
 call_inner = numba.njit(lambda x, y, n: inner(x, y, n))

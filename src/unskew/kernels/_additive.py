@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import inner, jit
+from unskew.kernels._arithmetic import jit
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
@@ -28,6 +28,7 @@ from unskew.kernels._steps import (
     shuffle,
 )
 from unskew.kernels._tables import gather, merge, overlay, replace_scores, score_table
+from unskew.kernels._vectors import inner
 from unskew.rng import Purpose, stream
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Ragged, Rows
 

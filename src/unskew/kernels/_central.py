@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import inner, jit, logistic_batch, sqrt32
+from unskew.kernels._arithmetic import jit, logistic_batch, sqrt32
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples, draw_samples
 from unskew.kernels._steps import BETA_1, BETA_2, EPSILON, shuffle
+from unskew.kernels._vectors import inner
 from unskew.rng import Purpose, stream
 from unskew.types import Cohort, Float32, Int32, Int64
 

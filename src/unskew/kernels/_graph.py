@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import inner, jit
+from unskew.kernels._arithmetic import jit
+from unskew.kernels._packing import Packed, unpack
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._tables import gather
+from unskew.kernels._vectors import inner
 from unskew.rng import stream, value
 from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Rows
 
@@ -38,15 +40,13 @@ def _gram(block: Int64, tile: int, x: Float32, out: Float64) -> None:
 
 
 @jit
-def _mix(
-    block: Int64, tile: int, weights: Float32, x: Float32, base: Float32, out: Float32
-) -> None:
+def _mix(block: Int64, tile: int, weights: Float32, x: Float32, out: Float32) -> None:
     size = x.shape[1]
     for low in range(0, size, tile):
         n = min(tile, size - low)
         for i in block:
             mine = out[i, low : low + n]
-            mine[:] = base[low : low + n]
+            mine[:] = 0.0
             for j in range(x.shape[0]):
                 w = weights[i, j]
                 if w != 0.0:
@@ -71,11 +71,11 @@ def gram(x: Float32) -> Float64:
     return out + lower.T
 
 
-def mix(weights: Float32, x: Float32, base: Float32) -> Float32:
-    """base + sum_j weights_ij x_j for each line of weights."""
+def mix(weights: Float32, x: Float32) -> Float32:
+    """sum_j weights_ij x_j for each line of weights."""
     out = np.empty((len(weights), x.shape[1]), np.float32)
     work = np.count_nonzero(weights, axis=1)
-    for_each_block(work, lambda block: _mix(block, _TILE, weights, x, base, out))
+    for_each_block(work, lambda block: _mix(block, _TILE, weights, x, out))
     return out
 
 
@@ -91,14 +91,19 @@ def places(users: Int64, known: Int64) -> Int64:
     return np.array([where.get(user, -1) for user in users.tolist()], np.int64)
 
 
-def replaced(held: Rows, place: Int64, tables: Float32) -> Rows:
-    """What clients hold, with the whole of ``tables[place]`` for those whose place is not -1."""
-    every = np.arange(tables.shape[1], dtype=np.int32)
+def replaced(held: Rows, place: Int64, given: Packed, start: Float32) -> Rows:
+    """What clients hold, with the whole of ``start`` + ``given[place]`` instead for those whose
+    place is not -1."""
+    every, size = np.arange(len(start), dtype=np.int32), start.size
     items, values = [held.items[:0]], [held.values[:0]]
-    for c, at in enumerate(place.tolist()):
+    for c in range(len(place)):
         run = slice(held.indptr[c], held.indptr[c + 1])
-        items.append(held.items[run] if at < 0 else every)
-        values.append(held.values[run] if at < 0 else tables[at])
+        if place[c] < 0:
+            items.append(held.items[run])
+            values.append(held.values[run])
+        else:
+            items.append(every)
+            values.append(start + unpack(given, place[c : c + 1], 0, size).reshape(start.shape))
     indptr = np.cumsum([len(part) for part in items])
     return Rows(indptr.astype(np.int64), np.concatenate(items), np.concatenate(values))
 

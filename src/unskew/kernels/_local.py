@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import PADDING, inner, jit
+from unskew.kernels._arithmetic import jit, logistic_batch
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
     EPS,
     HIGHEST_FLOOR,
     Schedule,
     adam_step,
-    add_scaled,
     batch_gradient,
     columns_of,
     converged,
@@ -36,6 +35,7 @@ from unskew.kernels._steps import (
     shuffle,
     subtract,
 )
+from unskew.kernels._vectors import PADDING, inner, score_samples, sum_samples
 from unskew.rng import stream
 from unskew.types import Cohort, Float32, Float64, Int32, Int64
 
@@ -216,10 +216,8 @@ def _low_rank_kernel(
     yb = np.empty(batch, np.float32)
     sb = np.empty(batch, np.float32)
     bits = np.empty(batch, np.int32)
-    z = np.empty(most_rows, np.float32)
     g = np.empty(most_rows, np.float32)
     u = np.empty(most_rows, np.float32)
-    Q = np.empty((D, most_rows), np.float32)
     A = np.empty((R, most_rows), np.float32)
     mA = np.empty((R, most_rows), np.float32)
     vA = np.empty((R, most_rows), np.float32)
@@ -238,7 +236,6 @@ def _low_rank_kernel(
         key = stream(seed, round, users[c], purpose)
         p, B = P[c], Bs[c]
         flat_B = B.reshape(R * D)
-        columns_of(rows, first, n_rows, Q)
         columns_of(A_rows, first, n_rows, A)
         mA[:, :n_rows] = 0.0
         vA[:, :n_rows] = 0.0
@@ -253,16 +250,22 @@ def _low_rank_kernel(
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
-                # p.(q + a B) = p.q + a.(B p): the product A B is never formed.
-                score_columns(z, Q, p, n_rows)
+                # p.(q + a B) = p.q + a.(B p): the product A B is never formed. Unlike the other
+                # trainers' rows, q does not move, so only the batch's own rows are looked at.
+                packed = order[low:]
+                score_samples(rows, first, packed, p, zb, b)
                 for r in range(R):
                     Bp[r] = inner(B[r], p, D)
-                    add_scaled(z, A[r], Bp[r], n_rows)
-                total += batch_gradient(order[low:], z, g, zb, yb, sb, bits, b)
+                    for j in range(b):
+                        zb[j] += A[r, packed[j] >> 1] * Bp[r]
+                for j in range(b):
+                    yb[j] = packed[j] & 1
+                total += logistic_batch(zb, yb, sb, bits, b)
                 t += 1
                 # dL/dp = sum_i g_i (q_i + a_i B), dL/da_i = g_i B p, dL/dB = (sum_i g_i a_i) p^T
-                for k in range(D):
-                    gp[k] = inner(g, Q[k], n_rows)
+                sum_samples(rows, first, packed, sb, gp, b)
+                for j in range(b):
+                    g[packed[j] >> 1] += sb[j]
                 for r in range(R):
                     ga[r] = inner(g, A[r], n_rows)
                     for k in range(D):

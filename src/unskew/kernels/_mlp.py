@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import inner, jit, logistic_batch
+from unskew.kernels._arithmetic import jit, logistic_batch
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import Schedule, adam_step, add_scaled, converged, run_clients, shuffle
+from unskew.kernels._vectors import inner
 from unskew.rng import stream
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Rows
 

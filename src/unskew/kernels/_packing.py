@@ -1,8 +1,8 @@
-"""One small table per user in half the memory: 16 bits an entry, a scale per user and tile.
+"""One small table per user in half the memory: 16 bits an entry, a scale per user and few entries.
 
-Tables that differ little from a common one are kept as their differences from it, cut into tiles of
-columns; a tile's entries are multiples of its largest entry over 32,767, so what is lost is at most
-1.6e-5 of the largest difference in the tile. Two entries share an int32, the type that files have.
+Tables that differ little from a common one are kept as their differences from it, cut into groups
+of 64 columns; a group's entries are multiples of its largest over 32,767, and what is lost at most
+1.6e-5 of the largest difference in the group. Two entries share an int32, the type that files have.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from unskew.kernels._arithmetic import jit
 from unskew.kernels._parallel import for_each_block
 from unskew.types import Float32, Int32, Int64
 
-TILE = 1024
-"""Columns packed with one scale; even, so that no two tiles share an int32."""
+GROUP = 64
+"""Columns packed with one scale; even, so that no two groups share an int32."""
+TILE = 16 * GROUP
+"""Columns to work on at a time."""
 _MOST = 32767.0
 
 
@@ -27,24 +29,26 @@ class Packed(NamedTuple):
 
 def empty_packed(n_users: int, columns: int) -> Packed:
     """All differences zero."""
-    tiles = -(-columns // TILE)
+    groups = -(-columns // GROUP)
     halves = (columns + 1) // 2
-    return Packed(np.zeros((n_users, halves), np.int32), np.zeros((n_users, tiles), np.float32))
+    return Packed(np.zeros((n_users, halves), np.int32), np.zeros((n_users, groups), np.float32))
 
 
 @jit
-def _pack(block: Int64, values: Float32, low: int, scale: Float32, out: Int32) -> None:
+def _pack(block: Int64, values: Float32, low: int, entries: Int32, scale: Float32) -> None:
     n = values.shape[1]
     for u in block:
-        largest = np.float32(0.0)
-        for k in range(n):
-            largest = max(largest, abs(values[u, k]))
-        step = largest / np.float32(_MOST)
-        scale[u] = step
-        narrow = out[u].view(np.int16)[low : low + n]
-        back = np.float32(1.0) / step if step > 0 else np.float32(0.0)
-        for k in range(n):
-            narrow[k] = np.int16(np.rint(values[u, k] * back))
+        narrow = entries[u].view(np.int16)
+        for first in range(0, n, GROUP):
+            last = min(first + GROUP, n)
+            largest = np.float32(0.0)
+            for k in range(first, last):
+                largest = max(largest, abs(values[u, k]))
+            step = largest / np.float32(_MOST)
+            back = np.float32(1.0) / step if step > 0 else np.float32(0.0)
+            scale[u, (low + first) // GROUP] = step
+            for k in range(first, last):
+                narrow[low + k] = np.int16(np.rint(values[u, k] * back))
 
 
 @jit
@@ -54,18 +58,16 @@ def _unpack(
     n = out.shape[1]
     for c in block:
         narrow = entries[users[c]].view(np.int16)
-        for tile in range(low // TILE, (low + n - 1) // TILE + 1):
-            step = scale[users[c], tile]
-            for k in range(max(tile * TILE, low), min((tile + 1) * TILE, low + n)):
+        for group in range(low // GROUP, (low + n - 1) // GROUP + 1):
+            step = scale[users[c], group]
+            for k in range(max(group * GROUP, low), min((group + 1) * GROUP, low + n)):
                 out[c, k - low] = step * np.float32(narrow[k])
 
 
 def pack(packed: Packed, tile: int, values: Float32) -> None:
-    """Put the users' columns of one tile, in place."""
-    column = np.empty(len(values), np.float32)
+    """Put all users' columns of one tile, in place."""
     work = np.ones(len(values), np.int64)
-    for_each_block(work, lambda block: _pack(block, values, tile * TILE, column, packed.entries))
-    packed.scale[:, tile] = column
+    for_each_block(work, lambda block: _pack(block, values, tile * TILE, *packed))
 
 
 def unpack(packed: Packed, users: Int64, low: int, high: int) -> Float32:
@@ -74,3 +76,11 @@ def unpack(packed: Packed, users: Int64, low: int, high: int) -> Float32:
     work = np.ones(len(users), np.int64)
     for_each_block(work, lambda block: _unpack(block, users, *packed, low, out))
     return out
+
+
+def packed_from(values: Float32) -> Packed:
+    """Whole flat tables, packed."""
+    packed = empty_packed(*values.shape)
+    work = np.ones(len(values), np.int64)
+    for_each_block(work, lambda block: _pack(block, values, 0, *packed))
+    return packed

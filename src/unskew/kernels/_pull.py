@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import inner, jit, sqrt32
+from unskew.kernels._arithmetic import jit, sqrt32
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
     BETA_1,
@@ -27,6 +27,7 @@ from unskew.kernels._steps import (
     run_clients,
     shuffle,
 )
+from unskew.kernels._vectors import inner
 from unskew.rng import stream
 from unskew.types import Bool, Cohort, Float32, Float64, Int32, Int64, Ragged
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import inner, jit, logistic_batch
+from unskew.kernels._arithmetic import jit, logistic_batch
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import Schedule, converged, run_clients, shuffle
+from unskew.kernels._vectors import inner
 from unskew.rng import stream
 from unskew.types import Cohort, Float32, Float64, Int32, Int64
 

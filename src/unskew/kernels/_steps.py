@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, logistic_batch, move_rows, sqrt32
+from unskew.kernels._arithmetic import jit, logistic_batch, sqrt32
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples
+from unskew.kernels._vectors import move_rows
 from unskew.rng import below, value
 from unskew.types import Cohort, Float32, Float64, Int32, Int64
 

@@ -24,19 +24,22 @@ import numpy as np
 
 from unskew.kernels import draw_samples, gather, merge, overlay, replace_scores, score_table
 from unskew.kernels._graph import drawn, gram, mix, moved, places, replaced, senders, spread
+from unskew.kernels._packing import Packed, empty_packed, packed_from
 from unskew.kernels._pull import train_pulled, widen
 from unskew.kernels._simplex import project_on_simplex
 from unskew.methods import _training
 from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Float64, Int64, Rows, UnskewError, Upload, Uploads
+from unskew.types import Cohort, Float32, Float64, Int32, Int64, Rows, UnskewError, Upload, Uploads
 
 
 class Server(NamedTuple):
-    """The common start, and the aggregates of the clients that sent their tables last."""
+    """The common start, and the aggregates of the clients that sent their tables last, packed as
+    differences from it."""
 
     Q: Float32
     users: Int64
-    tables: Float32
+    entries: Int32
+    scale: Float32
 
 
 class Private(NamedTuple):
@@ -83,7 +86,7 @@ class PFedGraph:
         Q = _training.initial_items(n_items, d, seed)
         p, nothing = _training.initial_users(n_users, d, seed), Rows.empty(n_users, d)
         private = Private(np.arange(n_users), p, nothing)
-        return Server(Q, np.zeros(0, np.int64), np.zeros((0, n_items, d), np.float32)), private
+        return Server(Q, np.zeros(0, np.int64), *empty_packed(0, Q.size)), private
 
     def download(self, server: Server) -> Server:
         return server
@@ -98,7 +101,7 @@ class PFedGraph:
     ) -> tuple[Private, Upload, Float64]:
         c = self.config
         place = places(private.user, download.users)
-        own = replaced(private.Q, place, download.tables)
+        own = replaced(private.Q, place, Packed(download.entries, download.scale), download.Q)
         pull = np.where(place < 0, 0.0, c.pull)
         samples = widen(draw_samples(cohort, c.negatives), pull > 0, cohort.n_items)
         rows = overlay(gather(download.Q, samples.touched), samples.touched, own)
@@ -121,8 +124,8 @@ class PFedGraph:
         weight = total.upload.weight[sent]
         updates = spread(senders(total.upload.rows, sent), len(server.Q))
         graph = collaboration(updates, weight / max(weight.sum(), 1.0), self.config.evenness)
-        tables = mix(graph.astype(np.float32), updates, server.Q.reshape(-1))
-        return Server(server.Q, total.users[sent], tables.reshape(-1, *server.Q.shape))
+        aggregates = mix(graph.astype(np.float32), updates)
+        return Server(server.Q, total.users[sent], *packed_from(aggregates))
 
     def score(self, download: Server, private: Private) -> Float32:
         scores = score_table(private.p, download.Q)
