@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import c_bound, torch_fedmf, torch_pfedclr
+from benchmarks import (
+    c_bound,
+    torch_fedmf,
+    torch_fedncf,
+    torch_fedrap,
+    torch_gpfedrec,
+    torch_pfedclr,
+    torch_pfedgraph,
+    torch_pfedrec,
+)
 from benchmarks.timing import Row, Setting
 
 ROWS: tuple[Callable[[Setting], Row], ...] = (
@@ -12,3 +21,13 @@ ROWS: tuple[Callable[[Setting], Row], ...] = (
     torch_fedmf.measure,
     c_bound.measure,
 )
+"""What `make bench` measures."""
+
+BASELINES: tuple[Callable[[Setting], Row], ...] = (
+    torch_fedncf.measure,
+    torch_pfedgraph.measure,
+    torch_gpfedrec.measure,
+    torch_pfedrec.measure,
+    torch_fedrap.measure,
+)
+"""Measured as well with --all."""

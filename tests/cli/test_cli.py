@@ -258,6 +258,18 @@ def test_the_leak_audit_flags_paper_and_passes_leak_free(place):
     unskew("audit", "leak", "--protocol", "paper", "--set", "rounds=60", cwd=place, expect=1)
 
 
+def test_the_demo_ends_with_a_table_and_a_report(place):
+    stdout, _ = unskew("demo", "--rounds", 2, "--out", "demo", cwd=place)
+    for name in ("pfedclr", "fedmf", "popularity"):
+        assert name in stdout
+    page = (place / "demo" / "report.html").read_text()
+    assert str(place / "demo" / "report.html") in stdout.replace("\n", "")
+    assert "popularity" in page
+    again, _ = unskew("demo", "--rounds", 2, "--out", "demo", "--json", cwd=place)
+    runs = json.loads(again)["runs"]
+    assert [run["protocol"] for run in runs] == ["paper", "leak-free", "leak-free", "leak-free"]
+
+
 def test_importing_the_package_imports_nothing_heavy():
     code = (
         "import sys, unskew; "

@@ -14,8 +14,13 @@ from unskew.cli._results import write_report
 from unskew.cli._run import print_figures, run_with_progress
 from unskew.experiments import RunSpec
 
-STORY = (("pfedclr", "paper"), ("pfedclr", "leak-free"), ("fedmf", "leak-free"))
-"""The paper's figure, and what is left of it when nothing leaks."""
+STORY = (
+    ("pfedclr", "paper"),
+    ("pfedclr", "leak-free"),
+    ("fedmf", "leak-free"),
+    ("popularity", "leak-free"),
+)
+"""The paper's figure, what is left of it when nothing leaks, and what needs no learning at all."""
 
 
 def demo(
@@ -31,8 +36,10 @@ def demo(
     for method, protocol in STORY:
         folder = out / f"{method}-{protocol}"
         shutil.rmtree(folder, ignore_errors=True)
-        spec = RunSpec(method, {"rounds": rounds}, "demo", protocol)
-        command = f"unskew run --method {method} --protocol {protocol} --rounds {rounds}"
+        settings = {} if method == "popularity" else {"rounds": rounds}
+        spec = RunSpec(method, settings, "demo", protocol)
+        options = [f"--set {key}={value}" for key, value in settings.items()]
+        command = " ".join(["unskew run --method", method, "--protocol", protocol, *options])
         finished = run_with_progress(spec, folder, None, threads, command)
         folders.append(folder)
         summaries.append(finished.summary())
