@@ -24,6 +24,9 @@ from unskew.experiments import (
 from unskew.methods import METHODS
 from unskew.types import UnskewError
 
+_SIDE_BY_SIDE = ("pfedclr", "fedmf", "popularity", "ease")
+"""The methods of the page's table: the paper's, its backbone, and two that keep them honest."""
+
 
 def reproduce(
     name: Annotated[str, typer.Argument(help="Which table: main.")] = "main",
@@ -120,7 +123,7 @@ def _fill(page: Path, rows: list[dict[str, Any]]) -> None:
     head = comment.partition("-->")[0]
     order = list(METHODS)
     rows = sorted(rows, key=lambda r: (_position(r["data"]), order.index(r["method"])))
-    shown = [row for row in rows if row["method"] in ("pfedclr", "fedmf")]
+    shown = [row for row in rows if row["method"] in _SIDE_BY_SIDE]
     page_text = f"{before}{begin}{head}-->\n{side_by_side(shown)}\n{end}{after}"
     write_atomically(page, lambda file: _discard(file.write(page_text.encode())))
 

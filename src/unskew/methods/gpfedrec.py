@@ -19,7 +19,7 @@ an upload is f and what the touched rows have beyond that.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -79,10 +79,7 @@ class Config(TrainingConfig):
         if self.dim < 2:
             raise UnskewError(f"dim = {self.dim} must be at least 2: a layer has dim / 2 units.")
         if self.aggregate_from != 1:
-            raise UnskewError(
-                f"aggregate_from = {self.aggregate_from} must be 1: every round of gpfedrec needs "
-                "the server."
-            )
+            raise UnskewError(f"aggregate_from = {self.aggregate_from} must be 1 for gpfedrec.")
 
 
 @dataclass(frozen=True)
@@ -94,16 +91,16 @@ class GPFedRec:
     aggregation: ClassVar[Literal["individual"]] = "individual"
     summary: ClassVar[str] = "private network, items pulled to those of neighbours in a user graph"
     citation: ClassVar[str] = "Zhang et al., KDD 2024"
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"filmtrust": {}, "ml-100k": {"reg": 0.1}}
+    """Settings by data set, the best of those tried on validation under ``paper`` (seed 0). HR@10
+    and NDCG@10 there: FilmTrust .774, .632 (only the default tried), ML-100K .690, .397 in 50
+    rounds (at 1.0: .635, .364 in 100)."""
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         d = self.config.dim
-        private = Private(
-            np.arange(n_users),
-            initial_users(n_users, d, seed),
-            np.tile(initial_mlp(d, seed), (n_users, 1)),
-            np.zeros(n_users, np.float32),
-            Rows.empty(n_users, d),
-        )
+        p, mlp = initial_users(n_users, d, seed), np.tile(initial_mlp(d, seed), (n_users, 1))
+        nothing = np.zeros(n_users, np.float32), Rows.empty(n_users, d)
+        private = Private(np.arange(n_users), p, mlp, *nothing)
         return Server(initial_items(n_items, d, seed), *empty_packed(n_users, n_items * d)), private
 
     def download(self, server: Server) -> Server:
