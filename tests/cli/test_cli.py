@@ -199,6 +199,7 @@ def test_a_newcomer_is_folded_in_on_the_spot(finished, place):
         (("run", "--rounds", "0"), "rounds = 0 must be"),
         (("run", "--seeds", "a"), "must look like 0,1,2"),
         (("run", "--config", "none.toml"), "There is no config file"),
+        (("run", "--method", "fedmf", "--preset", "ml-100k"), "fedmf has no preset"),
         (("run", "--data", "nowhere.csv"), "nowhere.csv"),
         (("run", "--out", "run"), "already holds a run"),
         (("resume", "nowhere"), "There is no"),
@@ -256,6 +257,14 @@ def test_the_leak_audit_flags_paper_and_passes_leak_free(place):
     assert not verdicts["leak-free"]["leaks"]
     assert verdicts["leak-free"]["last_round"]["low"] <= 0.1
     unskew("audit", "leak", "--protocol", "paper", "--set", "rounds=60", cwd=place, expect=1)
+
+
+def test_a_preset_gives_settings_that_set_overrides(place):
+    run = ("run", "--method", "fedrap", "--preset", "ml-100k", "--rounds", 1, "--json")
+    stdout, _ = unskew(*run, cwd=place)
+    assert json.loads(stdout)["settings"]["learning_rate"] == 2000
+    stdout, _ = unskew(*run, "--set", "learning_rate=1000", cwd=place)
+    assert json.loads(stdout)["settings"]["learning_rate"] == 1000
 
 
 def test_the_demo_ends_with_a_table_and_a_report(place):

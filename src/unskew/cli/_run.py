@@ -16,6 +16,7 @@ from unskew.cli._progress import DownloadProgress, RoundProgress
 from unskew.experiments import Run, RunSpec, read_spec, read_toml
 from unskew.experiments import run as run_spec
 from unskew.kernels import set_threads
+from unskew.methods import preset as preset_of
 
 
 def run(
@@ -26,6 +27,9 @@ def run(
     rounds: Annotated[int | None, typer.Option(help="Global rounds.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method: key=value.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Settings recorded for a data set, e.g. ml-100k.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with any of these.")] = None,
     columns: Annotated[
@@ -56,7 +60,9 @@ def run(
         "min_user_rows": min_user_rows,
     }
     values |= {key: value for key, value in given.items() if value is not None}
-    settings = {**values.get("settings", {}), **parse_pairs(set_ or [], "--set")}
+    recorded = {} if preset is None else preset_of(values.get("method", "pfedclr"), preset)
+    given_settings = parse_pairs(set_ or [], "--set")
+    settings = {**recorded, **values.get("settings", {}), **given_settings}
     if rounds is not None:
         settings["rounds"] = rounds
     spec = RunSpec.from_mapping(values | {"settings": settings})

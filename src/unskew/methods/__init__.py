@@ -45,7 +45,7 @@ METHODS: dict[str, Any] = {
 }
 """Method classes by name. Each has ``Config``, ``aggregation``, ``summary`` and ``citation``."""
 
-__all__ = ["METHODS", "create", "parse_settings"]
+__all__ = ["METHODS", "create", "parse_settings", "preset"]
 
 
 def create(name: str, **settings: Any) -> Method:
@@ -60,6 +60,15 @@ def parse_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     _check_names(name, settings)
     hints = get_type_hints(_lookup(name).Config)
     return {key: _convert(key, value, hints[key]) for key, value in settings.items()}
+
+
+def preset(name: str, data: str) -> dict[str, Any]:
+    """The settings a sensitive method was given for a data set, chosen there on validation."""
+    presets: dict[str, dict[str, Any]] = getattr(_lookup(name), "PRESETS", {})
+    if data not in presets:
+        known = ", ".join(presets) or "none"
+        raise UnskewError(f'{name} has no preset "{data}"; it has {known}.')
+    return presets[data]
 
 
 def _lookup(name: str) -> Any:
