@@ -180,8 +180,9 @@ def fold(total: UploadSum, upload: Upload) -> UploadSum:
     arrays are changed in place.
     """
     _fold(*upload.rows, upload.weight, total.rows)
-    for weight, dense in zip(upload.weight, upload.dense, strict=True):
-        total.dense[:] += weight * dense
+    if upload.dense.shape[1]:
+        for weight, dense in zip(upload.weight, upload.dense, strict=True):
+            total.dense[:] += weight * dense
     weight = total.weight
     for one in upload.weight.tolist():
         weight += one
