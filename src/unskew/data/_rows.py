@@ -131,7 +131,7 @@ class _Problems:
         line, text = self._first
         raise UnskewError(
             f"{self.table.path}, {self.table.unit} {line}: {text}; "
-            "mend it or drop all such rows with skip_bad_rows=True"
+            "mend it or drop all such rows with --skip-bad-rows (in Python: skip_bad_rows=True)"
         )
 
     def notes(self) -> tuple[str, ...]:
