@@ -11,6 +11,7 @@ from unskew.methods.fedmf import FedMF
 from unskew.methods.fedmf_af import FedMFAF
 from unskew.methods.fedncf import FedNCF
 from unskew.methods.fedrap import FedRAP
+from unskew.methods.fedrefit import FedRefit
 from unskew.methods.gpfedrec import GPFedRec
 from unskew.methods.item_knn import ItemKNN
 from unskew.methods.lightgcn import LightGCN
@@ -26,6 +27,7 @@ from unskew.types import Method, UnskewError
 METHODS: dict[str, Any] = {
     method.name: method
     for method in (
+        FedRefit,
         PFedCLR,
         FedMF,
         FedMFAF,

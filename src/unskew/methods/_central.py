@@ -19,17 +19,23 @@ _FOLD_IN_STEPS, _FOLD_IN_RATE = 100, 0.05
 """Adam steps for a newcomer's vector, each on fresh negatives, and their first rate, which falls
 to zero. The problem is a small logistic regression: this many suffice."""
 
-_MAY_BE_ZERO = {"negatives", "decay", "shrinkage"}
+_MAY_BE_ZERO = {"negatives", "decay", "shrinkage", "item_power", "fast", "slow", "horizon"}
+_MAY_BE_ZERO |= {"discount"}
+_AT_MOST_ONE = {"participation", "fast", "slow", "horizon"}
 
 
 def check_settings(config: Any) -> None:
     """One sentence for a setting out of range."""
     for field in fields(config):
         value = getattr(config, field.name)
+        if isinstance(value, str):
+            continue
         may_be_zero = field.name in _MAY_BE_ZERO
         if not (value >= 0 if may_be_zero else value > 0) or math.isinf(value):
             least = "at least 0" if may_be_zero else "above 0"
             raise UnskewError(f"{field.name} = {value} must be finite and {least}.")
+        if field.name in _AT_MOST_ONE and value > 1:
+            raise UnskewError(f"{field.name} = {value} must be at most 1.")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,174 @@
+"""A device's least-squares vectors along its history, and the sums that fit items to them.
+
+Walking through its items in order, a device holds after each step t one vector per pace g, the
+exact optimum for frozen orthonormal items U,
+
+    p_t = argmin_p |x_t - U p|^2 = U^T x_t,    x_t = sum over s <= t of g^(t - s) x_(i_s) / norm,
+
+norm^2 the sum of the weights g^(t - s). All paces and a constant make up its feature f_t.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from unskew.kernels._arithmetic import jit, sqrt32
+from unskew.kernels._parallel import for_each_block
+from unskew.types import Cohort, Float32, Int64, Ragged
+
+
+class Walk(NamedTuple):
+    """How a history is read: the paces, how slowly the future fades as a target, and the weight of
+    reading it backwards as well."""
+
+    paces: Float32
+    horizon: float
+    backward: float
+
+
+@jit
+def _step(own: Float32, paces: Float32, state: Float32, weights: Float32, f: Float32) -> None:
+    """Take one item in: decay, add, and norm each pace's part of ``f``; its last entry stays 1."""
+    d = len(own)
+    for g in range(len(paces)):
+        weights[g] = weights[g] * paces[g] + np.float32(1.0)
+        scale = np.float32(1.0) / sqrt32(weights[g])
+        for k in range(d):
+            state[g, k] = state[g, k] * paces[g] + own[k]
+            f[g * d + k] = state[g, k] * scale
+
+
+@jit
+def _walk(
+    row: Int64,
+    T: Float32,
+    paces: Float32,
+    horizon: float,
+    weight: float,
+    state: Float32,
+    weights: Float32,
+    f: Float32,
+    z: Float32,
+    F: Float32,
+    M: Float32,
+) -> None:
+    """One reading: to each item's sum F the features before it, faded by ``horizon``; to M their
+    outer products (upper triangle). Leaves the last feature in ``f``."""
+    K = len(f)
+    fade, w = np.float32(horizon), np.float32(weight)
+    state[:] = 0.0
+    weights[:] = 0.0
+    z[:] = 0.0
+    f[K - 1] = 1.0
+    for t in range(len(row)):
+        if t > 0 and weight != 0.0:
+            target = F[row[t]]
+            for i in range(K):
+                z[i] = z[i] * fade + f[i]
+                target[i] += w * z[i]
+                mine = w * f[i]
+                line = M[i]
+                for j in range(i, K):
+                    line[j] += mine * f[j]
+        _step(T[row[t]], paces, state, weights, f)
+
+
+@jit
+def _kernel(
+    block: Int64,
+    indptr: Int64,
+    row: Int64,
+    first: Int64,
+    T: Float32,
+    paces: Float32,
+    horizon: float,
+    forward: float,
+    backward: float,
+    features: Float32,
+    F: Float32,
+    dense: Float32,
+) -> None:
+    K, d = features.shape[1], T.shape[1]
+    state = np.empty((len(paces), d), np.float32)
+    weights = np.empty(len(paces), np.float32)
+    f = np.empty(K, np.float32)
+    z = np.empty(K, np.float32)
+    M = np.empty((K, K), np.float32)
+    scratch = (state, weights, f, z)
+    for c in block:
+        own, sums = T[first[c] : first[c + 1]], F[first[c] : first[c + 1]]
+        mine = row[indptr[c] : indptr[c + 1]]
+        share = 1.0 / np.sqrt(max(len(own), 1))
+        M[:] = 0.0
+        if backward != 0.0:
+            _walk(mine[::-1].copy(), own, paces, horizon, share * backward, *scratch, sums, M)
+        _walk(mine, own, paces, horizon, share * forward, *scratch, sums, M)
+        features[c] = f
+        if forward != 0.0:
+            at = 0
+            for i in range(K):
+                dense[c, at : at + K - i] = M[i, i:]
+                at += K - i
+
+
+def read_histories(
+    positions: Ragged, own: Ragged, T: Float32, walk: Walk, fit: bool
+) -> tuple[Float32, Float32, Float32]:
+    """Per client: its last feature f and, to ``fit`` items, the sums over its history of what came
+    before each of its own items, and of f f^T (upper triangle, flat). Each client's sums count by
+    the inverse square root of its number of items.
+
+    ``positions.items`` says which of the client's own rows stands at each place of its history;
+    ``T`` has those rows, client after client.
+    """
+    n, K = len(own.indptr) - 1, len(walk.paces) * T.shape[1] + 1
+    features = np.empty((n, K), np.float32)
+    F = np.zeros((len(T) if fit else 0, K), np.float32)
+    dense = np.zeros((n, K * (K + 1) // 2 if fit else 0), np.float32)
+    sums = F if fit else np.zeros((len(T), 0), np.float32)
+    arrays = (positions.indptr, positions.items.astype(np.int64), own.indptr, T, walk.paces)
+    weights = (walk.horizon, 1.0, walk.backward) if fit else (walk.horizon, 0.0, 0.0)
+    for_each_block(
+        positions.counts(), lambda block: _kernel(block, *arrays, *weights, features, sums, dense)
+    )
+    return features, F, dense
+
+
+@jit
+def _mean_rows(block: Int64, indptr: Int64, T: Float32, out: Float32) -> None:
+    for c in block:
+        for j in range(indptr[c], indptr[c + 1]):
+            for k in range(T.shape[1]):
+                out[c, k] += T[j, k]
+        share = np.float32(1.0 / np.sqrt(max(indptr[c + 1] - indptr[c], 1)))
+        for k in range(T.shape[1]):
+            out[c, k] *= share
+
+
+def sum_rows(own: Ragged, T: Float32) -> Float32:
+    """Each client's own rows summed, over the square root of their number."""
+    out = np.zeros((len(own.indptr) - 1, T.shape[1]), np.float32)
+    for_each_block(own.counts(), lambda block: _mean_rows(block, own.indptr, T, out))
+    return out
+
+
+def spread_vectors(own: Ragged, p: Float32) -> Float32:
+    """A row x_ui p_u for each own item, without the item's part of x_ui, and a 1 to count users."""
+    share = (1 / np.sqrt(own.counts().clip(1))).astype(np.float32)
+    rows = np.ones((len(own.items), p.shape[1] + 1), np.float32)
+    rows[:, :-1] = np.repeat(p * share[:, None], own.counts(), axis=0)
+    return rows
+
+
+def history_rows(cohort: Cohort, own: Ragged) -> Ragged:
+    """Which of a client's own rows stands at each place of its history."""
+
+    def keys(lists: Ragged) -> Int64:
+        client = np.repeat(np.arange(len(cohort.users)), lists.counts())
+        return client * cohort.n_items + lists.items
+
+    row = np.searchsorted(keys(own), keys(cohort.positives))
+    row -= np.repeat(own.indptr[:-1], cohort.positives.counts())
+    return Ragged(cohort.positives.indptr, row.astype(np.int32))

@@ -1,0 +1,191 @@
+"""FedRefit: the user vector is the exact optimum for the items it is used with, every time.
+
+Unskew's own method (2026). PFedCLR calibrates a user vector that was trained against items which
+then moved; here it is solved for anew on the device whenever items arrive, so there is no skew to
+calibrate, and the items are solved for on the server from sums over the devices.
+
+First rounds, the space. x_u has n_u^-1/2 c_i^-a for each of the user's n_u items, c_i the number of
+users with item i. With orthonormal items U, alternating least squares on |X - P U^T|^2 is
+
+    p_u = argmin_p |x_u - U p|^2 = U^T x_u    (device),    U <- orth(sum_u x_u p_u^T)    (server).
+
+Then, what comes next. Reading its history in order, the device solves for its vector after each
+item t, with what is long past faded at two paces: f_t = [p_t fast, p_t slow, 1]. Items V minimise
+
+    sum_u n_u^-1/2 sum_t |y_t - V f_t|^2 + ridge |V|^2,   y_t = sum_(s > t) h^(s-t-1) e_(i_s),
+    V = (sum y f^T) (sum f f^T + ridge)^-1,    score_i = V_i . f_T c_i^-b,
+
+exact from one sum. Where a history's order says little, reading it backwards too doubles what
+there is to learn from: V is fitted with the backward reading at full, some and no weight, in one
+round each, and validation chooses between rounds.
+A device sends a row for each item it has and one dense block; its f and its history stay at home.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from unskew.kernels import gather, score_table
+from unskew.kernels._refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
+from unskew.methods._central import check_settings, distinct
+from unskew.rng import Purpose, generator
+from unskew.types import Cohort, Float32, Float64, Int32, Ragged, Rows, Upload, UploadSum
+
+
+class Server(NamedTuple):
+    """Orthonormal items U, how many users have each, next-item rows V, and the step of the plan."""
+
+    U: Float32
+    users: Float32
+    V: Float32
+    step: Int32
+
+
+class Private(NamedTuple):
+    """What a device keeps: its vector, p_u in the first rounds and f_T afterwards."""
+
+    p: Float32
+
+
+@dataclass(frozen=True)
+class Config:
+    rounds: int = 8
+    """Rounds: those for the space, one per fit, and one that delivers the last fit."""
+    participation: float = 1.0
+    """Share of the clients that take part in a round; the sums are exact at 1."""
+    dim: int = 64
+    """Size d of the space; at most the number of items."""
+    space_rounds: int = 4
+    """Rounds that find the space."""
+    item_power: float = 0.25
+    """How much popular items count for less in the space (a)."""
+    fast: float = 0.5
+    """What remains of an item's weight one item later, at the fast pace."""
+    slow: float = 0.9
+    """The same at the slow pace."""
+    horizon: float = 0.9
+    """What remains of a target's weight for each item it lies further ahead (h)."""
+    ridge: float = 0.003
+    """Weight of the squared V, as a share of the mean of f^2."""
+    discount: float = 0.25
+    """How much popular items are scored down (b), unless both readings count the same."""
+    order: Literal["choose", "forward", "both"] = "choose"
+    """Read histories forward, both ways, or by turns with backward weight 1, .3, 0, for validation
+    to choose."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def backward(self) -> tuple[float, ...]:
+        """The weight of reading backwards in each fit."""
+        return {"choose": (1.0, 0.3, 0.0), "forward": (0.0,), "both": (1.0,)}[self.order]
+
+
+@dataclass(frozen=True)
+class FedRefit:
+    config: Config = field(default_factory=Config)
+
+    Config: ClassVar = Config
+    name: ClassVar[str] = "fedrefit"
+    aggregation: ClassVar[Literal["sum"]] = "sum"
+    summary: ClassVar[str] = "vectors solved for exactly on the device, items from sums alone"
+    citation: ClassVar[str] = "Unskew, 2026"
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
+        d = min(self.config.dim, n_items)
+        start = generator(seed, Purpose.INIT_ITEMS).standard_normal((n_items, d))
+        server = Server(
+            _orthonormal(start),
+            np.ones(n_items, np.float32),
+            np.zeros((n_items, 2 * d + 1), np.float32),
+            np.zeros(1, np.int32),
+        )
+        return server, Private(np.zeros((n_users, 2 * d + 1), np.float32))
+
+    def download(self, server: Server) -> Server:
+        """Without V while there is none."""
+        return server if self._fit(server) > 0 else server._replace(V=server.V[:, :0])
+
+    def local(
+        self, download: Server, private: Private, cohort: Cohort
+    ) -> tuple[Private, Upload, Float64]:
+        own, n = distinct(cohort), len(cohort.users)
+        T, fit = self._own_items(download, own), self._fit(download)
+        p = sum_rows(own, T)
+        users = download.users[own.items] ** -(2 * self.config.item_power)
+        x = np.bincount(np.repeat(np.arange(n), own.counts()), users, n) / own.counts().clip(1)
+        losses = x - np.square(p, dtype=np.float64).sum(1)  # |x - U p|^2
+        done = fit >= len(self.config.backward)
+        if fit < 0:
+            rows, dense = spread_vectors(own, p), np.zeros((n, 0), np.float32)
+        else:
+            walk = self._walk(0.0 if done else self.config.backward[fit])
+            f, rows, dense = read_histories(history_rows(cohort, own), own, T, walk, not done)
+        mine = f if download.V.shape[1] else _padded(p, private.p.shape[1])
+        if done:  # the last fit is delivered: nothing is left to send
+            empty = Rows.empty(n, rows.shape[1])
+            return Private(mine), Upload(empty, dense, np.zeros(n)), losses
+        return Private(mine), Upload(Rows(*own, rows), dense, np.ones(n)), losses
+
+    def personalize(self, download: Server, private: Private, cohort: Cohort) -> Private:
+        return private
+
+    def aggregate(self, server: Server, total: UploadSum) -> Server:
+        c = self.config
+        if total.weight == 0:
+            return server
+        fit = self._fit(server)
+        if fit < 0:
+            users = total.rows[:, -1].clip(1)
+            U = _orthonormal(total.rows[:, :-1] * users[:, None] ** -c.item_power)
+            return Server(U, users.astype(np.float32), server.V, server.step + 1)
+        K = total.rows.shape[1]
+        M = np.zeros((K, K))
+        M[np.triu_indices(K)] = total.dense
+        M += np.triu(M, 1).T + np.eye(K) * c.ridge * max(np.trace(M) / K, 1e-12)
+        power = -c.discount if c.backward[fit] < 1 else 0.0
+        V = np.linalg.solve(M, total.rows.T).T * server.users[:, None] ** power
+        return server._replace(V=V.astype(np.float32), step=server.step + 1)
+
+    def score(self, download: Server, private: Private) -> Float32:
+        if download.V.shape[1]:
+            return score_table(private.p, download.V)
+        back = download.U * download.users[:, None] ** np.float32(self.config.item_power)
+        return score_table(private.p[:, : back.shape[1]], back)
+
+    def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
+        """Nothing but the refit: a newcomer's vector is as exact as anybody's."""
+        own = distinct(cohort)
+        T = self._own_items(download, own)
+        if not download.V.shape[1]:
+            return Private(_padded(sum_rows(own, T), private.p.shape[1]))
+        walk = self._walk(0.0)
+        return Private(read_histories(history_rows(cohort, own), own, T, walk, False)[0])
+
+    def _fit(self, server: Server) -> int:
+        """Which fit of V is next; below 0 while the space is being found."""
+        return int(server.step[0]) - self.config.space_rounds
+
+    def _own_items(self, download: Server, own: Ragged) -> Float32:
+        damped = download.users ** np.float32(-self.config.item_power)
+        return gather(download.U, own) * damped[own.items][:, None]
+
+    def _walk(self, backward: float) -> Walk:
+        c = self.config
+        return Walk(np.array([c.fast, c.slow], np.float32), c.horizon, backward)
+
+
+def _orthonormal(S: Float64) -> Float32:
+    """The columns of S made orthonormal; those that depend on the others become zero."""
+    Q, R = np.linalg.qr(S)
+    size = np.abs(np.diag(R))
+    kept: Float64 = Q * (size > 1e-9 * size.max(initial=0))
+    return kept.astype(np.float32)
+
+
+def _padded(p: Float32, width: int) -> Float32:
+    return np.pad(p, ((0, 0), (0, width - p.shape[1])))
