@@ -10,7 +10,9 @@ import pytest
 
 from unskew.engine import Federation, Scoreboard, State
 from unskew.evaluation import prepare
+from unskew.kernels import set_threads
 from unskew.methods import create
+from unskew.methods.pfedclr import Config, PFedCLR
 from unskew.types import Cohort, Int64, Interactions, Split, Upload
 
 ROUNDS = 8
@@ -230,3 +232,37 @@ def test_no_array_of_users_by_items_by_dimensions(variant: str) -> None:
     assert sum(private) <= most_bytes(split, 16, played.cohorts)
     assert sum(private) < n_users * n_items * 16 * 4 / 10
     assert len(played.state.devices.downloads) <= 3
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_who_looks_at_uploads_sees_them_in_the_order_of_the_cohort(
+    threads: int, small_split: Split, threads_restored: None
+) -> None:
+    seen: list[int] = []
+
+    def look(upload: Upload, cohort: Cohort) -> Upload:
+        seen.extend(cohort.users.tolist())
+        return upload
+
+    set_threads(threads)
+    method = create("fedmf", dim=4, local_epochs=1)
+    federation = Federation(method, small_split, 0, chunk=20, transform=look)
+    federation.step(federation.start())
+    assert seen == federation.cohort_of(1).tolist()
+
+
+@pytest.mark.parametrize("aggregate_from", [0, 1, 3])
+def test_leaves_said_to_be_unread_are_not_read(aggregate_from: int, small_split: Split) -> None:
+    """A round that is given everything ends with the same bits."""
+    named = []
+    for unread in (PFedCLR.unread, lambda self, round: ()):
+        method = PFedCLR(Config(dim=4, local_epochs=1, aggregate_from=aggregate_from))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PFedCLR, "unread", unread)
+            federation = Federation(method, small_split, 0)
+            state = federation.start()
+            for _ in range(4):
+                federation.step(state)
+        named.append({**state.devices.arrays(), "Q": state.server.Q})
+    for name, array in named[0].items():
+        np.testing.assert_array_equal(array, named[1][name], err_msg=name)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew.kernels import for_each_block, get_threads, set_threads
+from unskew.kernels._parallel import work_alone
 from unskew.types import Int64
 
 works = st.lists(st.one_of(st.integers(0, 5), st.integers(0, 10**9)), min_size=1, max_size=120)
@@ -83,3 +87,21 @@ def test_threads_can_be_set_and_asked_for() -> None:
     assert get_threads() == 3
     set_threads(0)
     assert get_threads() >= 1
+
+
+def test_a_thread_that_works_alone_runs_its_blocks_itself() -> None:
+    set_threads(3)
+    ran_in: list[int] = []
+    blocks: list[Int64] = []
+
+    def run(block: Int64) -> None:
+        ran_in.append(threading.get_ident())
+        blocks.append(block)
+
+    with ThreadPoolExecutor(1, initializer=work_alone) as executor:
+        executor.submit(for_each_block, np.arange(40), run).result()
+        assert set(ran_in) == {executor.submit(threading.get_ident).result()}
+    assert sorted(np.concatenate(blocks).tolist()) == list(range(40))
+    ran_in.clear()
+    for_each_block(np.arange(40), run)
+    assert threading.get_ident() not in ran_in, "other threads still share the work"

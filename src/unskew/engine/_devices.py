@@ -8,7 +8,7 @@ last; a version is kept exactly as long as some device still has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,14 @@ class Devices:
         self.version = np.zeros(self.n_users, np.int64)
         self.downloads: dict[int, Any] = {0: download}
 
-    def take(self, users: Int64) -> Any:
-        """The private state of these users, as a value of its own."""
+    def take(self, users: Int64, without: Collection[str] = ()) -> Any:
+        """The private state of these users, as a value of its own; ragged leaves that nobody will
+        look at may be left ``without`` their rows."""
         leaves: dict[str, Any] = {name: array[users] for name, array in self._dense.items()}
         for name, (items, values) in self._ragged.items():
+            if name in without:
+                leaves[name] = Rows.empty(len(users), values[0].shape[1])
+                continue
             chosen = [items[user] for user in users]
             indptr = np.concatenate(([0], np.cumsum([len(part) for part in chosen])))
             leaves[name] = Rows(

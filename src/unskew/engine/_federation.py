@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from unskew.engine._devices import Devices, select
 from unskew.engine._scoreboard import Scoreboard
-from unskew.kernels import empty_sum, fold
+from unskew.kernels import empty_sum, fold, get_threads
+from unskew.kernels._parallel import work_alone
 from unskew.rng import Purpose, generator
 from unskew.types import (
     Aggregation,
     Cohort,
+    Float64,
     Int64,
     Method,
     Rows,
@@ -28,9 +31,14 @@ from unskew.types import (
 
 CHUNK = 256
 """Clients simulated at a time; bounds memory, changes nothing else."""
+_TURNS = 4
+"""Chunks that a lane plays in a round at least, so that no lane waits long for another's last."""
 
 Transform = Callable[[Upload, Cohort], Upload]
 """A privacy mechanism: what the devices of a cohort really send in place of their upload."""
+
+
+_Played = TypeVar("_Played")
 
 
 @dataclass
@@ -91,27 +99,37 @@ class Federation:
         users = self.cohort_of(round)
         download = self.method.download(state.server)
         state.devices.remember(state.round, download)
+        chunks = list(self._chunks(users, self._lanes()))
+        unread = unread_leaves(self.method, round)
         server_side = _ServerSide(self.method.aggregation, self.split.n_items)
-        losses, bytes_up, evaluating = [], 0, 0.0
-        pending: list[Future[None]] = []
-        with ThreadPoolExecutor(1, thread_name_prefix="unskew-server") as executor:
-            for chunk in self._chunks(users):
+        losses, bytes_up = [], 0
+        with ThreadPoolExecutor(1, thread_name_prefix="unskew-server") as server:
+
+            def play(number: int) -> tuple[Int64, Any, Float64, int]:
+                """The chunk, its new private state, its losses, and the bytes it has sent."""
+                chunk = chunks[number]
                 cohort = self._cohort(chunk, round)
-                private = state.devices.take(chunk)
+                private = state.devices.take(chunk, unread)
                 private, upload, loss = self.method.local(download, private, cohort)
                 if self._transform is not None:
                     upload = self._transform(upload, cohort)
                 # Step 3 takes the upload in while the devices are busy with Step 2.
-                pending.append(executor.submit(server_side.receive, chunk, upload))
+                received = server.submit(server_side.receive, number, chunk, upload)
                 private = self.method.personalize(download, private, cohort)
-                pending.append(executor.submit(state.devices.put, chunk, private, state.round))
+                received.result()
+                return chunk, private, loss, upload.nbytes
+
+            for chunk, private, loss, sent in self._in_lanes(play, len(chunks)):
+                # Stored by this thread alone: an allocator keeps apart what threads allocate, and
+                # what one of them had freed would not serve another.
+                state.devices.put(chunk, private, state.round)
                 losses.append(loss)
-                bytes_up += upload.nbytes
-                paused = time.perf_counter()
-                state.scoreboard.update(chunk, self.method.score(download, private))
-                evaluating += time.perf_counter() - paused
-            for done in pending:
-                done.result()
+                bytes_up += sent
+        paused = time.perf_counter()
+        for chunk in self._chunks(users):
+            board, private = state.scoreboard, state.devices.take(chunk)
+            board.update(chunk, self.method.score(download, private))
+        evaluating = time.perf_counter() - paused
         state.server = self.method.aggregate(state.server, server_side.received())
         state.round = round
         return {
@@ -178,9 +196,34 @@ class Federation:
             round,
         )
 
-    def _chunks(self, users: Int64) -> Iterator[Int64]:
-        for low in range(0, len(users), self._chunk):
-            yield users[low : low + self._chunk]
+    def _lanes(self) -> int:
+        """How many chunks are played side by side: as many as there are threads, unless somebody
+        looks at the uploads, who is shown them one after another in the order of the cohort."""
+        return get_threads() if self._transform is None else 1
+
+    def _in_lanes(self, play: Callable[[int], _Played], count: int) -> Iterator[_Played]:
+        """``play`` all chunks; results in order. A lane works by itself from a chunk's first step
+        to its last, so none waits for another until the round ends; a single lane shares each
+        step's work among all threads instead."""
+        lanes = self._lanes()
+        prepare = work_alone if lanes > 1 else None
+        with ThreadPoolExecutor(lanes, "unskew-lane", initializer=prepare) as executor:
+            playing: deque[Future[_Played]] = deque()
+            for number in range(count):
+                playing.append(executor.submit(play, number))
+                if len(playing) > lanes:  # no more than are needed to keep the lanes busy
+                    yield playing.popleft().result()
+            for rest in playing:
+                yield rest.result()
+
+    def _chunks(self, users: Int64, lanes: int = 1) -> Iterator[Int64]:
+        """The users in portions; with several lanes small enough that what is being played and what
+        waits to be stored stay within a chunk together, and that there are some for each lane."""
+        size = self._chunk
+        if lanes > 1:
+            size = max(1, min(size // (2 * lanes), -(-len(users) // (lanes * _TURNS))))
+        for low in range(0, len(users), size):
+            yield users[low : low + size]
 
 
 class _ServerSide:
@@ -190,8 +233,18 @@ class _ServerSide:
         self._sums, self._n_items = aggregation == "sum", n_items
         self._total: UploadSum | None = None
         self._each: list[tuple[Int64, Upload]] = []
+        self._early: dict[int, tuple[Int64, Upload]] = {}
+        self._next = 0
 
-    def receive(self, users: Int64, upload: Upload) -> None:
+    def receive(self, number: int, users: Int64, upload: Upload) -> None:
+        """Take in the upload of a chunk, or keep it until all chunks before it have come: a sum's
+        roundings depend on its order."""
+        self._early[number] = (users, upload)
+        while self._next in self._early:
+            self._take_in(*self._early.pop(self._next))
+            self._next += 1
+
+    def _take_in(self, users: Int64, upload: Upload) -> None:
         if not self._sums:
             self._each.append((users, upload))
             return
@@ -223,6 +276,12 @@ def download_bytes(method: Method, download: Any) -> int:
     """Bytes one client receives: the whole download, unless the method sends each its own part."""
     own = getattr(method, "download_bytes", None)
     return int(own(download)) if own else sum(array.nbytes for array in download)
+
+
+def unread_leaves(method: Method, round: int) -> Collection[str]:
+    """Parts of the private state that the method replaces in this round without looking at them."""
+    own = getattr(method, "unread", None)
+    return own(round) if own else ()
 
 
 def _headline(metrics: dict[str, float]) -> dict[str, float]:

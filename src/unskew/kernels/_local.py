@@ -15,25 +15,25 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.kernels._arithmetic import jit, logistic_batch
+from unskew.kernels._frozen_user import add_movement, choose_nodes, frozen_user_step
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
-    EPS,
-    HIGHEST_FLOOR,
     Schedule,
     adam_step,
+    add_scaled,
     batch_gradient,
     columns_of,
     converged,
-    flip_columns,
-    frozen_user_step,
+    corrections,
+    descend,
     moments_step,
     move_and_score,
     pack,
+    row_of,
     rows_of,
     run_clients,
     score_columns,
     shuffle,
-    subtract,
 )
 from unskew.kernels._vectors import PADDING, inner, score_samples, sum_samples
 from unskew.rng import stream
@@ -72,22 +72,24 @@ def _rows_kernel(
     g = np.zeros(width, np.float32)
     mu = np.zeros(width, np.float32)
     nu = np.zeros(width, np.float32)
-    Q = np.zeros((D, width), np.float32)
     pull = np.zeros(width, np.float32)
-    size = np.empty(D, np.float32)
+    moved = np.zeros((D, width), np.float32)
+    apart = np.empty((D, D), np.float64)
+    gap = np.empty(D, np.float64)
     floor = np.empty(D, np.float32)
+    weight = np.empty(D, np.float32)
+    mixing = np.empty((D, D), np.float32)
     for c in block:
         start, n = s_indptr[c], s_indptr[c + 1] - s_indptr[c]
         first, n_rows = t_indptr[c], t_indptr[c + 1] - t_indptr[c]
         row, label = s_row[start : start + n], s_label[start : start + n]
         key = stream(seed, round, users[c], purpose)
         p = P[c]
-        for k in range(D):
-            size[k] = abs(p[k])
-            floor[k] = min(EPS / size[k], HIGHEST_FLOOR)
-        columns_of(rows, first, n_rows, Q)
-        score_columns(z, Q, p, n_rows)
-        flip_columns(Q, p, n_rows)
+        n_nodes = choose_nodes(p, apart, gap, floor, weight, mixing)
+        at_nodes = moved[:n_nodes]
+        at_nodes[:, :n_rows] = 0.0
+        for i in range(n_rows):
+            z[i] = inner(rows[first + i], p, D)
         g[:n_rows] = 0.0
         mu[:n_rows] = 0.0
         nu[:n_rows] = 0.0
@@ -99,14 +101,13 @@ def _rows_kernel(
                 b = min(batch, n - low)
                 total += batch_gradient(order[low:], z, g, zb, yb, sb, bits, b)
                 t += 1
-                frozen_user_step(Q, z, g, mu, nu, pull, size, floor, n_rows, lr, t)
+                frozen_user_step(at_nodes, z, g, mu, nu, pull, weight, floor, n_rows, lr, t)
             mean = total / (n * (epoch + 1))
             losses[c] = mean
             if converged(epoch, mean, previous, tolerance):
                 break
             previous = mean
-        flip_columns(Q, p, n_rows)
-        rows_of(Q, rows, first, n_rows)
+        add_movement(rows, first, n_rows, at_nodes, mixing, pull)
 
 
 @jit
@@ -217,7 +218,6 @@ def _low_rank_kernel(
     sb = np.empty(batch, np.float32)
     bits = np.empty(batch, np.int32)
     g = np.empty(most_rows, np.float32)
-    u = np.empty(most_rows, np.float32)
     A = np.empty((R, most_rows), np.float32)
     mA = np.empty((R, most_rows), np.float32)
     vA = np.empty((R, most_rows), np.float32)
@@ -228,7 +228,7 @@ def _low_rank_kernel(
     mB = np.zeros(R * D, np.float32)
     vB = np.zeros(R * D, np.float32)
     Bp = np.zeros(R, np.float32)
-    ga = np.zeros(R, np.float32)
+    Ab = np.empty((R, batch), np.float32)
     for c in block:
         start, n = s_indptr[c], s_indptr[c + 1] - s_indptr[c]
         first, n_rows = t_indptr[c], t_indptr[c + 1] - t_indptr[c]
@@ -253,11 +253,13 @@ def _low_rank_kernel(
                 # p.(q + a B) = p.q + a.(B p): the product A B is never formed. Unlike the other
                 # trainers' rows, q does not move, so only the batch's own rows are looked at.
                 packed = order[low:]
+                zb[:b] = 0.0
                 score_samples(rows, first, packed, p, zb, b)
                 for r in range(R):
                     Bp[r] = inner(B[r], p, D)
                     for j in range(b):
-                        zb[j] += A[r, packed[j] >> 1] * Bp[r]
+                        Ab[r, j] = A[r, row_of(packed[j])]
+                    add_scaled(zb, Ab[r], Bp[r], b)
                 for j in range(b):
                     yb[j] = packed[j] & 1
                 total += logistic_batch(zb, yb, sb, bits, b)
@@ -265,17 +267,17 @@ def _low_rank_kernel(
                 # dL/dp = sum_i g_i (q_i + a_i B), dL/da_i = g_i B p, dL/dB = (sum_i g_i a_i) p^T
                 sum_samples(rows, first, packed, sb, gp, b)
                 for j in range(b):
-                    g[packed[j] >> 1] += sb[j]
+                    g[row_of(packed[j])] += sb[j]
                 for r in range(R):
-                    ga[r] = inner(g, A[r], n_rows)
+                    ga = inner(sb, Ab[r], b)
                     for k in range(D):
-                        gp[k] += ga[r] * B[r, k]
-                        gB[r * D + k] = ga[r] * p[k]
+                        gp[k] += ga * B[r, k]
+                        gB[r * D + k] = ga * p[k]
+                scale, unbias = corrections(t)
                 for r in range(R):
-                    moments_step(u, mA[r], vA[r], g, Bp[r], n_rows, lr_buffer, t)
-                    subtract(A[r], u, n_rows)
-                adam_step(flat_B, mB, vB, gB, R * D, lr_buffer, t)
-                adam_step(p, mp, vp, gp, D, lr_user, t)
+                    descend(A[r], mA[r], vA[r], g, Bp[r], n_rows, lr_buffer * scale, unbias)
+                descend(flat_B, mB, vB, gB, 1.0, R * D, lr_buffer * scale, unbias)
+                descend(p, mp, vp, gp, 1.0, D, lr_user * scale, unbias)
                 g[:n_rows] = 0.0
             mean = total / (n * (epoch + 1))
             losses[c] = mean

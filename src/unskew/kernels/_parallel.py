@@ -7,6 +7,7 @@ threads and the cut into blocks change the time a round takes and nothing else.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,13 +18,28 @@ from unskew.types import Int64
 _BLOCKS_PER_THREAD = 8
 
 
+class _Thread(threading.local):
+    """What this thread has said of itself."""
+
+    alone = False
+
+
+_thread = _Thread()
+
+
+def work_alone() -> None:
+    """From now on, blocks asked for by this thread run in it, one after another: for threads that
+    themselves share the cores among them."""
+    _thread.alone = True
+
+
 class _Pool:
     def __init__(self) -> None:
         self.threads = os.cpu_count() or 1
         self.executor: ThreadPoolExecutor | None = None
 
     def run(self, function: Callable[[Int64], object], blocks: list[Int64]) -> None:
-        if self.threads == 1 or len(blocks) == 1:
+        if self.threads == 1 or _thread.alone or len(blocks) == 1:
             for block in blocks:
                 function(block)
             return
@@ -58,7 +74,8 @@ def for_each_block(work: Int64, function: Callable[[Int64], object]) -> None:
         return
     order = np.argsort(-work, kind="stable")
     total = np.cumsum(work[order] + 1)
-    pieces = min(len(work), _pool.threads * _BLOCKS_PER_THREAD)
+    threads = 1 if _thread.alone else _pool.threads
+    pieces = min(len(work), threads * _BLOCKS_PER_THREAD)
     shares = total[-1] * np.arange(1, pieces) // pieces
     cuts = np.searchsorted(total, shares) + 1
     blocks = [block for block in np.split(order, cuts) if len(block)]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from unskew.kernels._parallel import for_each_block
 from unskew.rng import Purpose, below, stream, value
@@ -29,6 +30,17 @@ class Samples(NamedTuple):
 
 
 @numba.njit(nogil=True, cache=True)
+def _list_flagged(flag: NDArray[np.uint8], found: Int32) -> int:
+    """The flagged items, ascending, into ``found`` (one longer than ``flag``); returns how many.
+    Every item is written and only flagged ones stay: there is no branch to be guessed wrong."""
+    n = 0
+    for item in range(len(flag)):
+        found[n] = item
+        n += flag[item]
+    return n
+
+
+@numba.njit(nogil=True, cache=True)
 def _draw_items(
     block: Int64,
     users: Int64,
@@ -45,22 +57,18 @@ def _draw_items(
     label: Float32,
     n_touched: Int64,
 ) -> None:
-    pool = np.empty(n_items, np.int32)
-    stamp = np.full(n_items, -1, np.int64)
+    pool = np.empty(n_items + 1, np.int32)
+    flag = np.empty(n_items, np.uint8)
     for c in block:
-        size = 0
-        e, e_end = ex_indptr[c], ex_indptr[c + 1]
-        for item in range(n_items):
-            if e < e_end and ex_items[e] == item:
-                e += 1
-            else:
-                pool[size] = item
-                size += 1
+        flag[:] = 1
+        for e in range(ex_indptr[c], ex_indptr[c + 1]):
+            flag[ex_items[e]] = 0
+        size = _list_flagged(flag, pool)
+        flag[:] = 0
         key = stream(seed, round, users[c], _NEGATIVES)
         k = negatives[c]
         counter = 0
         out = indptr[c]
-        distinct = 0
         for j in range(pos_indptr[c], pos_indptr[c + 1]):
             items[out] = pos_items[j]
             label[out] = 1.0
@@ -75,11 +83,9 @@ def _draw_items(
                             fresh = False
                 label[out + i] = 0.0
             for i in range(k + 1):
-                if stamp[items[out + i]] != c:
-                    stamp[items[out + i]] = c
-                    distinct += 1
+                flag[items[out + i]] = 1
             out += k + 1
-        n_touched[c] = distinct
+        n_touched[c] = np.sum(flag)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -93,16 +99,16 @@ def _number_touched(
     touched: Int32,
 ) -> None:
     number = np.empty(n_items, np.int32)
+    found = np.empty(n_items + 1, np.int32)
+    flag = np.empty(n_items, np.uint8)
     for c in block:
-        number[:] = -1
+        flag[:] = 0
         for j in range(indptr[c], indptr[c + 1]):
-            number[items[j]] = 0
-        n = 0
-        for item in range(n_items):
-            if number[item] == 0:
-                number[item] = n
-                touched[touched_indptr[c] + n] = item
-                n += 1
+            flag[items[j]] = 1
+        n = _list_flagged(flag, found)
+        for i in range(n):
+            number[found[i]] = i
+            touched[touched_indptr[c] + i] = found[i]
         for j in range(indptr[c], indptr[c + 1]):
             row[j] = number[items[j]]
 

@@ -15,7 +15,7 @@ import numpy as np
 from unskew.kernels._arithmetic import jit, logistic_batch, sqrt32
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples
-from unskew.kernels._vectors import move_rows
+from unskew.kernels._vectors import fused
 from unskew.rng import below, value
 from unskew.types import Cohort, Float32, Float64, Int32, Int64
 
@@ -24,10 +24,8 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
 _b1, _b2, EPS = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON)
 _c1, _c2 = np.float32(1 - BETA_1), np.float32(1 - BETA_2)
-_NEAR = 1024
-"""Columns worked on together: what every dimension needs of them stays in the nearest cache."""
-HIGHEST_FLOOR = np.float32(1e8)
-"""Stands for eps / 0: large enough that the row does not move, small enough to be squared."""
+_AHEAD = 256
+"""Draws made ahead of the exchanges they decide."""
 
 
 class Schedule(NamedTuple):
@@ -41,11 +39,22 @@ class Schedule(NamedTuple):
 
 @jit
 def shuffle(order: Int32, n: int, key: np.uint64, counter: int) -> int:
-    """Fisher-Yates on the first ``n`` entries; returns the stream's next counter."""
-    for i in range(n - 1, 0, -1):
-        j = below(value(key, counter), i + 1)
-        counter += 1
-        order[i], order[j] = order[j], order[i]
+    """Fisher-Yates on the first ``n`` entries; returns the stream's next counter.
+
+    Some draws are made ahead of their exchanges, so that hashing does not wait for memory, and
+    places are unsigned, so that none is tested for counting from the end.
+    """
+    ahead = np.empty(min(n, _AHEAD), np.uint32)
+    left = n
+    while left > 1:
+        draws = min(left - 1, _AHEAD)
+        for d in range(draws):
+            ahead[d] = below(value(key, counter + d), left - d)
+        for d in range(draws):
+            i, j = np.uint64(left - 1 - d), np.uint64(ahead[d])
+            order[i], order[j] = order[j], order[i]
+        counter += draws
+        left -= draws
     return counter
 
 
@@ -64,53 +73,6 @@ def adam_step(x: Float32, m: Float32, v: Float32, g: Float32, n: int, lr: float,
         v[i] = _b2 * v[i] + _c2 * g[i] * g[i]
         x[i] -= step * m[i] / (sqrt32(v[i]) * unbias + EPS)
         g[i] = np.float32(0.0)
-
-
-@jit
-def frozen_user_step(
-    Q: Float32,
-    z: Float32,
-    g: Float32,
-    mu: Float32,
-    nu: Float32,
-    pull: Float32,
-    size: Float32,
-    floor: Float32,
-    n: int,
-    lr: float,
-    t: int,
-) -> None:
-    """Adam on the rows when each row's gradient is g_i p with p constant.
-
-    The first moment is then mu_i p and the second nu_i p^2, two scalars per row instead of two
-    vectors, and a row moves by
-
-        lr mu p_k / (|p_k| sqrt(nu) + eps) = sign(p_k) lr mu / (sqrt(nu) + eps / |p_k|).
-
-    ``Q`` holds sign(p_k) q_ik, so that signs drop out; ``floor`` is eps / |p_k|, ``size`` |p_k|;
-    the logit z_i = p.q_i follows its row without a new product. ``g`` is consumed (left at zero).
-    """
-    step = np.float32(lr / (1.0 - BETA_1**t))
-    unbias = np.float32(1.0 / np.sqrt(1.0 - BETA_2**t))
-    for i in range(n):
-        mu[i] = _b1 * mu[i] + _c1 * g[i]
-        nu[i] = _b2 * nu[i] + _c2 * g[i] * g[i]
-        pull[i] = step * mu[i]
-        g[i] = sqrt32(nu[i]) * unbias
-    for first in range(0, n, _NEAR):
-        move_rows(Q, z, pull, g, size, floor, first, min(_NEAR, n - first))
-    for i in range(n):
-        g[i] = np.float32(0.0)
-
-
-@jit
-def flip_columns(Q: Float32, p: Float32, n: int) -> None:
-    """Multiply the columns of each dimension by the sign of p_k; twice is nothing."""
-    for k in range(len(p)):
-        if p[k] < 0:
-            q = Q[k]
-            for i in range(n):
-                q[i] = -q[i]
 
 
 @jit
@@ -137,9 +99,26 @@ def move_and_score(q: Float32, u: Float32, z: Float32, pk: float, n: int) -> Non
 
 
 @jit
-def subtract(x: Float32, u: Float32, n: int) -> None:
+def corrections(t: int) -> tuple[float, float]:
+    """What Adam's two moments are multiplied by at step t, so that their start at zero is undone:
+    1 / (1 - beta_1^t) and 1 / sqrt(1 - beta_2^t)."""
+    return 1.0 / (1.0 - BETA_1**t), 1.0 / np.sqrt(1.0 - BETA_2**t)
+
+
+@jit
+def descend(
+    x: Float32, m: Float32, v: Float32, g: Float32, gk: float, n: int, rate: float, unbias: float
+) -> None:
+    """One step of Adam on the first ``n`` entries of x for the gradient g gk; ``rate`` has the
+    first of the :func:`corrections` in it, ``unbias`` is the second."""
+    factor, step, unbiased = np.float32(gk), np.float32(rate), np.float32(unbias)
     for i in range(n):
-        x[i] -= u[i]
+        gi = g[i] * factor
+        mi = fused(_b1, m[i], _c1 * gi)
+        vi = fused(_b2, v[i], _c2 * gi * gi)
+        m[i] = mi
+        v[i] = vi
+        x[i] -= step * mi / fused(sqrt32(vi), unbiased, EPS)
 
 
 @jit
@@ -149,18 +128,19 @@ def add_scaled(z: Float32, q: Float32, pk: float, n: int) -> None:
 
 
 @jit
-def score_columns(z: Float32, Q: Float32, p: Float32, n: int) -> None:
-    """z_i = p.q_i for the first ``n`` columns, four dimensions at a time: z is passed over less."""
+def score_columns(z: Float32, Q: Float32, p: Float32, n: int, low: int = 0) -> None:
+    """z_i = p.q_i for ``n`` columns from ``low`` on, four dimensions at a time: z is passed over
+    less."""
     whole = Q.shape[0] - Q.shape[0] % 4
     for i in range(n):
         z[i] = 0.0
     for k in range(0, whole, 4):
-        q0, q1, q2, q3 = Q[k], Q[k + 1], Q[k + 2], Q[k + 3]
+        q0, q1, q2, q3 = Q[k, low:], Q[k + 1, low:], Q[k + 2, low:], Q[k + 3, low:]
         p0, p1, p2, p3 = p[k], p[k + 1], p[k + 2], p[k + 3]
         for i in range(n):
             z[i] = z[i] + p0 * q0[i] + p1 * q1[i] + p2 * q2[i] + p3 * q3[i]
     for k in range(whole, Q.shape[0]):
-        add_scaled(z, Q[k], p[k], n)
+        add_scaled(z, Q[k, low:], p[k], n)
 
 
 @jit
@@ -186,6 +166,12 @@ def pack(order: Int32, row: Int32, label: Float32, n: int) -> None:
 
 
 @jit
+def row_of(packed: int) -> np.uint32:
+    """The row of a packed sample; unsigned, so that it is not tested for counting from the end."""
+    return np.uint32(packed) >> np.uint32(1)
+
+
+@jit
 def batch_gradient(
     packed: Int32,
     z: Float32,
@@ -198,11 +184,12 @@ def batch_gradient(
 ) -> float:
     """Add each sample's share of dL/dz to its row's ``g``; return the summed loss of the batch."""
     for j in range(b):
-        zb[j] = z[packed[j] >> 1]
+        zb[j] = z[row_of(packed[j])]
+    for j in range(b):
         yb[j] = packed[j] & 1
     loss = logistic_batch(zb, yb, sb, bits, b)
     for j in range(b):
-        g[packed[j] >> 1] += sb[j]
+        g[row_of(packed[j])] += sb[j]
     return loss
 
 

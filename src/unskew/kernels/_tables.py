@@ -40,12 +40,15 @@ def _overlay(
 ) -> None:
     for c in block:
         s, s_end = s_indptr[c], s_indptr[c + 1]
-        for j in range(indptr[c], indptr[c + 1]):
-            while s < s_end and s_items[s] < items[j]:
-                s += 1
-            if s < s_end and s_items[s] == items[j]:
+        j, j_end = indptr[c], indptr[c + 1]
+        # Which list goes on next is a toss-up: steps of 0 or 1 instead of branches nobody foresees.
+        while s < s_end and j < j_end:
+            x, y = s_items[s], items[j]
+            if x == y:
                 for k in range(out.shape[1]):
                     out[j, k] = s_values[s, k]
+            s += x <= y
+            j += y <= x
 
 
 @jit
@@ -79,17 +82,22 @@ def _merge(
     for c in block:
         a, b = a_indptr[c], b_indptr[c]
         a_end, b_end = a_indptr[c + 1], b_indptr[c + 1]
-        for out in range(indptr[c], indptr[c + 1]):
-            if b == b_end or (a < a_end and a_items[a] < b_items[b]):
-                items[out] = a_items[a]
-                values[out] = a_values[a]
-                a += 1
-            else:
-                items[out] = b_items[b]
-                values[out] = b_values[b]
-                if a < a_end and a_items[a] == b_items[b]:
-                    a += 1
-                b += 1
+        out = indptr[c]
+        while a < a_end and b < b_end:
+            x, y = a_items[a], b_items[b]
+            items[out] = min(x, y)
+            for k in range(values.shape[1]):
+                held, new = a_values[a, k], b_values[b, k]
+                values[out, k] = new if y <= x else held
+            a += x <= y
+            b += y <= x
+            out += 1
+        for rest in range(a_end - a):
+            items[out + rest] = a_items[a + rest]
+            values[out + rest] = a_values[a + rest]
+        for rest in range(b_end - b):
+            items[out + rest] = b_items[b + rest]
+            values[out + rest] = b_values[b + rest]
 
 
 @jit

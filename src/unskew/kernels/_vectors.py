@@ -2,8 +2,10 @@
 
 A compiler must fear that arrays overlap, may not re-order sums, and so leaves these loops scalar.
 Here the order of every sum is fixed by us, in lanes of eight: the same on every machine, and as
-fast as an order the compiler would have been free to choose. Each is the body of a numba intrinsic
-that emits LLVM's own vector types; ``tests/kernels`` compares them with plain NumPy.
+fast as an order the compiler would have been free to choose. Where a product is added to something,
+it is one fused operation with one rounding, because we say so and not because a compiler may.
+Each is the body of a numba intrinsic that emits LLVM's own vector types; ``tests/kernels`` compares
+them with plain NumPy.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any, cast
 
 import numba
 from llvmlite import ir
-from numba.core.cgutils import alloca_once_value, for_range, unpack_tuple
+from numba.core.cgutils import alloca_once_value, for_range, get_or_insert_function, unpack_tuple
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
@@ -22,6 +24,29 @@ from unskew.types import Float32
 _LANES, _CHAINS = 8, 4
 PADDING = _LANES
 """Columns that :func:`move_rows` works on together."""
+
+
+def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """a b + c with one rounding."""
+    vector = a.type
+    kind = ir.FunctionType(vector, [vector] * 3)
+    fma = get_or_insert_function(builder.module, kind, f"llvm.fma.v{_LANES}f32")
+    return builder.call(fma, [a, b, c])
+
+
+@intrinsic
+def _fused_scalars(typing_context: object, a: Any, b: Any, c: Any) -> object:
+    """a b + c with one rounding, in loops that LLVM turns into vectors itself."""
+    del typing_context, a, b, c
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        return builder.fma(*args)
+
+    return numba.float32(numba.float32, numba.float32, numba.float32), codegen
+
+
+fused: Callable[..., Any] = cast(Any, _fused_scalars)
 
 
 @intrinsic
@@ -98,8 +123,9 @@ def _move_rows(
 
         move = pull_i / (root_i + floor_k);  Q_ki -= move;  z_i -= size_k move
 
-    Written as vector code because a compiler must fear that Q, z and the rest overlap. Divisions
-    are what this step is made of, so two share one: 1/a = b / (ab) and 1/b = a / (ab).
+    Divisions are the dear part of it, so two dimensions share one: with a = root + floor_0,
+    b = root + floor_1 and share = pull / (a b), they move by share b and share a, and z by
+    share (size_0 b + size_1 a) = share ((size_0 + size_1) root + size_0 floor_1 + size_1 floor_0).
     """
     del typing_context
 
@@ -130,20 +156,27 @@ def _move_rows(
         def move(ks: list[Any]) -> None:
             sizes, floors = ([everywhere(data, k) for k in ks] for data in (size, floor))
             starts = [builder.mul(k, columns) for k in ks]
+            if len(ks) == 2:
+                slope = builder.fadd(*sizes)
+                crossed = [builder.fmul(a, b) for a, b in zip(sizes, floors[::-1], strict=True)]
+                height = builder.fadd(*crossed)
             blocks = builder.sdiv(builder.add(n, constant(_LANES - 1)), constant(_LANES))
             with for_range(builder, blocks) as block:
                 i = builder.add(first, builder.mul(block.index, constant(_LANES)))
-                below = [builder.fadd(at(root, i), floor_k) for floor_k in floors]
-                product = below[0] if len(ks) == 1 else builder.fmul(*below)
-                share = builder.fmul(at(pull, i), builder.fdiv(ones, product))
-                moves = [share] if len(ks) == 1 else [builder.fmul(share, x) for x in below[::-1]]
-                change = None
-                for start, size_k, step in zip(starts, sizes, moves, strict=True):
+                root_i = at(root, i)
+                below = [builder.fadd(root_i, floor_k) for floor_k in floors]
+                if len(ks) == 2:
+                    share = builder.fdiv(at(pull, i), builder.fmul(*below))
+                    factors, change = below[::-1], _fused(builder, root_i, slope, height)
+                else:
+                    share = builder.fdiv(at(pull, i), below[0])
+                    factors, change = [ones], sizes[0]
+                back = builder.fneg(share)
+                for start, factor in zip(starts, factors, strict=True):
                     where = place(Q, builder.add(start, i))
-                    builder.store(builder.fsub(builder.load(where, align=4), step), where, align=4)
-                    part = builder.fmul(size_k, step)
-                    change = part if change is None else builder.fadd(change, part)
-                builder.store(builder.fsub(at(z, i), change), place(z, i), align=4)
+                    moved = _fused(builder, back, factor, builder.load(where, align=4))
+                    builder.store(moved, where, align=4)
+                builder.store(_fused(builder, back, change, at(z, i)), place(z, i), align=4)
 
         pairs = builder.sdiv(dims, constant(2))
         with for_range(builder, pairs) as pair:
@@ -174,19 +207,42 @@ class _RowWalk:
     def number(self, value: int) -> Any:
         return ir.Constant(self.index, value)
 
-    def load(self, data: Any, offset: Any, kind: Any = None) -> Any:
-        where = self.builder.gep(data, [offset])
-        if kind is None:
-            return self.builder.load(where)
-        return self.builder.load(self.builder.bitcast(where, kind.as_pointer()), align=4)
+    def place(self, data: Any, offset: Any, kind: Any) -> Any:
+        return self.builder.bitcast(self.builder.gep(data, [offset]), kind.as_pointer())
+
+    def load(self, data: Any, offset: Any, kind: Any) -> Any:
+        return self.builder.load(self.place(data, offset, kind), align=4)
 
     def start(self, packed: Any, j: Any, first: Any) -> Any:
         """Where the row of sample j begins: its number is the packed value without the label."""
-        row = self.builder.ashr(self.load(packed, j), ir.Constant(ir.IntType(32), 1))
-        place = self.builder.add(first, self.builder.sext(row, self.index))
+        number = self.load(packed, j, ir.IntType(32))
+        row = self.builder.lshr(number, ir.Constant(ir.IntType(32), 1))
+        place = self.builder.add(first, self.builder.zext(row, self.index))
         return self.builder.mul(place, self.dims)
 
-    def spread(self, scalar: Any) -> Any:
+    def strips(self, visit: Callable[[Any, Any, int], None]) -> None:
+        """Call ``visit`` with the place, kind and number of the parts of a row that are worked on
+        together: two vectors while there are two, then one, then what is left entry by entry."""
+        done = self.number(0)
+        for kind, count in ((self.vector, 2), (self.vector, 1), (ir.FloatType(), 1)):
+            size = self.number(count * (_LANES if kind is self.vector else 1))
+            times = self.builder.sdiv(self.builder.sub(self.dims, done), size)
+            with for_range(self.builder, times) as loop:
+                visit(self.builder.add(done, self.builder.mul(loop.index, size)), kind, count)
+            done = self.builder.add(done, self.builder.mul(times, size))
+
+    def parts(self, data: Any, offset: Any, kind: Any, count: int) -> list[Any]:
+        offsets = [self.builder.add(offset, self.number(_LANES * i)) for i in range(count)]
+        return [self.load(data, at, kind) for at in offsets]
+
+    def product_sum(self, a: Any, b: Any, c: Any) -> Any:
+        if a.type == self.vector:
+            return _fused(self.builder, a, b, c)
+        return self.builder.fadd(self.builder.fmul(a, b), c)
+
+    def spread(self, scalar: Any, kind: Any) -> Any:
+        if kind is not self.vector:
+            return scalar
         nothing = ir.Constant(self.vector, ir.Undefined)
         one = self.builder.insert_element(nothing, scalar, ir.Constant(ir.IntType(32), 0))
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
@@ -195,6 +251,8 @@ class _RowWalk:
     def folded(self, vector: Any) -> Any:
         """The sum of the lanes: halves onto each other, three times."""
         builder, width = self.builder, _LANES
+        if vector.type != self.vector:
+            return vector
         while width > 1:
             half = width // 2
             numbers = ir.VectorType(ir.IntType(32), half)
@@ -210,33 +268,25 @@ class _RowWalk:
 def _score_samples(
     typing_context: object, rows: Any, first: Any, packed: Any, p: Any, z: Any, b: Any
 ) -> object:
-    """z_j = p . rows[first + row of sample j] for the first ``b`` packed samples."""
+    """z_j += p . rows[first + row of sample j] for the first ``b`` packed samples."""
     del typing_context
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         walk = _RowWalk(context, builder, _without(signature, 1), _without_value(args, 1), 4)
         rows, packed, p, z = walk.data
-        vectors = builder.sdiv(walk.dims, walk.number(_LANES))
-        done = builder.mul(vectors, walk.number(_LANES))
-        lanes = alloca_once_value(builder, ir.Constant(walk.vector, [0.0] * _LANES))
-        tail = alloca_once_value(builder, ir.Constant(ir.FloatType(), 0.0))
-        with for_range(builder, args[5]) as sample:
-            start = walk.start(packed, sample.index, args[1])
-            builder.store(ir.Constant(walk.vector, [0.0] * _LANES), lanes)
-            builder.store(ir.Constant(ir.FloatType(), 0.0), tail)
-            with for_range(builder, vectors) as loop:
-                k = builder.mul(loop.index, walk.number(_LANES))
-                product = builder.fmul(
-                    walk.load(rows, builder.add(start, k), walk.vector),
-                    walk.load(p, k, walk.vector),
-                )
-                builder.store(builder.fadd(builder.load(lanes), product), lanes)
-            with for_range(builder, builder.sub(walk.dims, done)) as loop:
-                k = builder.add(done, loop.index)
-                product = builder.fmul(walk.load(rows, builder.add(start, k)), walk.load(p, k))
-                builder.store(builder.fadd(builder.load(tail), product), tail)
-            score = builder.fadd(walk.folded(builder.load(lanes)), builder.load(tail))
-            builder.store(score, builder.gep(z, [sample.index]))
+
+        def visit(k: Any, kind: Any, count: int) -> None:
+            against = walk.parts(p, k, kind, count)
+            with for_range(builder, args[5]) as sample:
+                start = builder.add(walk.start(packed, sample.index, args[1]), k)
+                row = walk.parts(rows, start, kind, count)
+                total = builder.fmul(row[0], against[0])
+                for x, y in zip(row[1:], against[1:], strict=True):
+                    total = walk.product_sum(x, y, total)
+                where = builder.gep(z, [sample.index])
+                builder.store(builder.fadd(builder.load(where), walk.folded(total)), where)
+
+        walk.strips(visit)
         return context.get_dummy_value()
 
     return numba.void(rows, numba.int64, packed, p, z, numba.int64), codegen
@@ -246,34 +296,39 @@ def _score_samples(
 def _sum_samples(
     typing_context: object, rows: Any, first: Any, packed: Any, s: Any, out: Any, b: Any
 ) -> object:
-    """out = sum_j s_j rows[first + row of sample j] over the first ``b`` packed samples."""
+    """out = sum_j s_j rows[first + row of sample j] over the first ``b`` packed samples, the even
+    and the odd ones in chains of their own."""
     del typing_context
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         walk = _RowWalk(context, builder, _without(signature, 1), _without_value(args, 1), 4)
         rows, packed, s, out = walk.data
-        vectors = builder.sdiv(walk.dims, walk.number(_LANES))
-        done = builder.mul(vectors, walk.number(_LANES))
+        b, two = args[5], walk.number(2)
 
-        def column(k: Any, kind: Any, zero: Any, spread: Any) -> None:
-            total = alloca_once_value(builder, zero)
-            builder.store(zero, total)
-            with for_range(builder, args[5]) as sample:
-                start = walk.start(packed, sample.index, args[1])
-                row = walk.load(rows, builder.add(start, k), kind)
-                part = builder.fmul(spread(walk.load(s, sample.index)), row)
-                builder.store(builder.fadd(builder.load(total), part), total)
-            where = builder.gep(out, [k])
-            if kind is not None:
-                where = builder.bitcast(where, kind.as_pointer())
-            builder.store(builder.load(total), where, align=4)
+        def visit(k: Any, kind: Any, count: int) -> None:
+            zero = ir.Constant(kind, [0.0] * _LANES if kind is walk.vector else 0.0)
+            chains = [[alloca_once_value(builder, zero) for _ in range(count)] for _ in range(2)]
+            for total in chains[0] + chains[1]:
+                builder.store(zero, total)
 
-        with for_range(builder, vectors) as loop:
-            k = builder.mul(loop.index, walk.number(_LANES))
-            column(k, walk.vector, ir.Constant(walk.vector, [0.0] * _LANES), walk.spread)
-        with for_range(builder, builder.sub(walk.dims, done)) as loop:
-            k = builder.add(done, loop.index)
-            column(k, None, ir.Constant(ir.FloatType(), 0.0), lambda scalar: scalar)
+            def add(j: Any, chain: list[Any]) -> None:
+                start = builder.add(walk.start(packed, j, args[1]), k)
+                share = walk.spread(walk.load(s, j, ir.FloatType()), kind)
+                for part, total in zip(walk.parts(rows, start, kind, count), chain, strict=True):
+                    builder.store(walk.product_sum(share, part, builder.load(total)), total)
+
+            with for_range(builder, builder.sdiv(b, two)) as pair:
+                j = builder.mul(pair.index, two)
+                add(j, chains[0])
+                add(builder.add(j, walk.number(1)), chains[1])
+            with for_range(builder, builder.srem(b, two)):
+                add(builder.sub(b, walk.number(1)), chains[0])
+            for i, (even, odd) in enumerate(zip(*chains, strict=True)):
+                where = walk.place(out, builder.add(k, walk.number(_LANES * i)), kind)
+                total = builder.fadd(builder.load(even), builder.load(odd))
+                builder.store(total, where, align=4)
+
+        walk.strips(visit)
         return context.get_dummy_value()
 
     return numba.void(rows, numba.int64, packed, s, out, numba.int64), codegen

@@ -102,6 +102,10 @@ class PFedCLR:
     def download(self, server: ItemServer) -> ItemServer:
         return server
 
+    def unread(self, round: int) -> tuple[str, ...]:
+        """Once there is aggregation, a round replaces the items of the last one unseen."""
+        return () if self.config.trains_alone(round) else ("Q",)
+
     def local(
         self, download: ItemServer, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
