@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,27 +16,35 @@ from unskew.experiments import (
     DATASETS,
     Cell,
     append_row,
-    main_table,
+    comparison,
+    document,
+    in_order,
     missing,
     read_rows,
     run_cell,
     side_by_side,
+    users_folder,
 )
 from unskew.methods import METHODS
 from unskew.types import UnskewError
 
-_SIDE_BY_SIDE = ("pfedclr", "fedmf", "popularity", "ease")
-"""The methods of the page's table: the paper's, its backbone, and two that keep them honest."""
+NAMES = ("main", "against")
+_SIDE_BY_SIDE = ("pfedclr", "fedmf", "fedrefit", "popularity", "ease")
+"""The methods of the page's table: the paper's, its backbone, ours, and two for honesty's sake."""
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Which table: main.")] = "main",
-    methods: Annotated[str | None, typer.Option(help="Comma-separated; default all.")] = None,
+    name: Annotated[str, typer.Argument(help="Which table: main, against.")] = "main",
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated; default all. against: the first against the others."),
+    ] = None,
     data: Annotated[str, typer.Option(help="Comma-separated.")] = ",".join(DATASETS),
     protocol: Annotated[str, typer.Option(help="Comma-separated.")] = "paper,leak-free",
     seeds: Annotated[str, typer.Option(help="For example 0,1,2 or 0-4.")] = "0-2",
-    rows: Annotated[Path, typer.Option(help="Where the rows are kept.")] = Path(
-        "results/main.jsonl"
+    results: Annotated[Path, typer.Option(help="Where the rows are kept.")] = Path("results"),
+    keep: Annotated[Path, typer.Option(help="Where per-user values are kept.")] = Path(
+        "runs/cells"
     ),
     doc: Annotated[Path, typer.Option(help="The document made from them.")] = Path(
         "docs/results.md"
@@ -46,8 +55,8 @@ def reproduce(
     data_dir: DataDir = None,
 ) -> None:
     """Run every cell that has no row yet, then write the tables. Stop and start it at will."""
-    if name != "main":
-        raise UnskewError(f'There is no table "{name}"; there is main.')
+    if name not in NAMES:
+        raise UnskewError(f'There is no table "{name}"; there are {", ".join(NAMES)}.')
     wanted = list(METHODS) if methods is None else methods.split(",")
     cells = [
         Cell(method, source, kind, parse_seeds(seeds))
@@ -55,14 +64,32 @@ def reproduce(
         for kind in protocol.split(",")
         for method in wanted
     ]
+    rows = results / "main.jsonl"
     todo = missing(cells, read_rows(rows))
-    failures, began = [], time.monotonic()
+    if name == "against":
+        todo = [cell for cell in cells if not (users_folder(keep, cell) / "run.json").exists()]
+    failures = _run(todo, rows, keep if name == "against" else None, data_dir)
+    if name == "against":
+        _compare(cells, results / "against.jsonl", keep)
+    main, against = read_rows(rows), read_rows(results / "against.jsonl")
+    write_text(doc, document(main, against))
+    if readme is not None:
+        _fill(readme, main)
+    stdout.print(f"Tables: {doc}")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _run(todo: Sequence[Cell], rows: Path, keep: Path | None, data_dir: Path | None) -> int:
+    """Run cells one by one; how many failed."""
+    failures, began = 0, time.monotonic()
     for i, cell in enumerate(todo):
         started = time.monotonic()
+        folder = None if keep is None else users_folder(keep, cell)
         try:
-            append_row(rows, run_cell(cell, data_dir))
+            append_row(rows, run_cell(cell, data_dir, folder))
         except UnskewError as error:
-            failures.append(str(error))
+            failures += 1
             stderr.print(f"unskew: {error}", markup=False)
             continue
         left = (time.monotonic() - began) / (i + 1) * (len(todo) - i - 1)
@@ -70,47 +97,24 @@ def reproduce(
             f"{i + 1}/{len(todo)} {cell.method} on {cell.data}, {cell.protocol}: "
             f"{time.monotonic() - started:.0f} s, about {left / 60:.0f} min left"
         )
-    _write(doc, read_rows(rows))
-    if readme is not None:
-        _fill(readme, read_rows(rows))
-    stdout.print(f"Tables: {doc}")
-    if failures:
-        raise typer.Exit(1)
+    return failures
 
 
-def _write(doc: Path, rows: list[dict[str, Any]]) -> None:
-    order = {method: i for i, method in enumerate(METHODS)}
-    rows = sorted(rows, key=lambda row: (order.get(row["method"], 99), row["command"]))
-    by_size = sorted({row["data"]: row["users"] for row in rows}, key=_position)
-    rows = [row for data in by_size for row in rows if row["data"] == data]
-    rows.sort(key=lambda row: order.get(row["method"], 99))
-    commands = "\n".join(row["command"] for row in rows)
-    text = f"""# Results
+def _compare(cells: Sequence[Cell], rows: Path, keep: Path) -> None:
+    """The first method against each of the others, wherever both have been run."""
+    run = [cell for cell in cells if (users_folder(keep, cell) / "run.json").exists()]
+    for ours in (cell for cell in run if cell.method == cells[0].method):
+        for theirs in run:
+            same = (theirs.data, theirs.protocol) == (ours.data, ours.protocol)
+            if same and theirs.method != ours.method:
+                append_row(rows, comparison(keep, ours, theirs))
 
-Made by `unskew reproduce main` from the rows in `results/main.jsonl`; do not edit by hand. Every
-figure is taken at the round with the best validation NDCG@10; mean ± standard deviation over seeds
-where there are several.
 
-## Protocol `paper`
+def write_text(path: Path, text: str) -> None:
+    def write(file: Any) -> None:
+        file.write(text.encode())
 
-HR@10 / NDCG@10 among 99 sampled candidates, and in brackets what the PFedCLR paper prints. These
-figures leak the held-out item ([protocols.md](protocols.md)).
-
-{main_table(rows, "paper")}
-
-## Protocol `leak-free`
-
-HR@10 / NDCG@10 ranking all unseen items · the same among 99 sampled candidates.
-
-{main_table(rows, "leak-free")}
-
-## Commands
-
-```
-{commands}
-```
-"""
-    write_atomically(doc, lambda file: _discard(file.write(text.encode())))
+    write_atomically(path, write)
 
 
 def _fill(page: Path, rows: list[dict[str, Any]]) -> None:
@@ -121,16 +125,7 @@ def _fill(page: Path, rows: list[dict[str, Any]]) -> None:
     if not (begin and end):
         raise UnskewError(f"{page} has no <!-- table:begin --> and <!-- table:end --> marks.")
     head = comment.partition("-->")[0]
-    order = list(METHODS)
-    rows = sorted(rows, key=lambda r: (_position(r["data"]), order.index(r["method"])))
-    shown = [row for row in rows if row["method"] in _SIDE_BY_SIDE]
-    page_text = f"{before}{begin}{head}-->\n{side_by_side(shown)}\n{end}{after}"
-    write_atomically(page, lambda file: _discard(file.write(page_text.encode())))
-
-
-def _discard(_: object) -> None:
-    return None
-
-
-def _position(data: str) -> int:
-    return DATASETS.index(data) if data in DATASETS else len(DATASETS)
+    shown = [row for row in in_order(rows) if row["method"] in _SIDE_BY_SIDE]
+    shown = [row for row in shown if row["data"] in DATASETS and not row["settings"]]
+    shown.sort(key=lambda row: DATASETS.index(row["data"]))
+    write_text(page, f"{before}{begin}{head}-->\n{side_by_side(shown)}\n{end}{after}")

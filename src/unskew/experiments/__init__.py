@@ -1,5 +1,7 @@
 """Whole runs: what they are, running them, and opening what they left."""
 
+from unskew.experiments._against import against_table, comparison, users_folder
+from unskew.experiments._document import document, in_order
 from unskew.experiments._leak import LeakAudit, audit_leak
 from unskew.experiments._paper import DATASETS, paper_value
 from unskew.experiments._recommend import Recommender
@@ -23,8 +25,12 @@ __all__ = [
     "Recommender",
     "Run",
     "RunSpec",
+    "against_table",
     "append_row",
     "audit_leak",
+    "comparison",
+    "document",
+    "in_order",
     "main_table",
     "missing",
     "open_recommender",
@@ -38,4 +44,5 @@ __all__ = [
     "run",
     "run_cell",
     "side_by_side",
+    "users_folder",
 ]

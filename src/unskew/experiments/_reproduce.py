@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,8 +44,8 @@ class Cell(NamedTuple):
         return shlex.join(["unskew", *self.arguments()])
 
 
-def run_cell(cell: Cell, data_dir: Path | None) -> dict[str, Any]:
-    """Run one cell and keep of its figures what tables need."""
+def run_cell(cell: Cell, data_dir: Path | None, keep: Path | None = None) -> dict[str, Any]:
+    """Run one cell and keep of its figures what tables need; ``keep`` gets its per-user values."""
     where = [] if data_dir is None else ["--data-dir", str(data_dir)]
     with tempfile.TemporaryDirectory() as scratch:
         options = [*where, "--json", "--out", f"{scratch}/run"]
@@ -54,6 +55,10 @@ def run_cell(cell: Cell, data_dir: Path | None) -> dict[str, Any]:
             text=True,
             check=False,
         )
+        if keep is not None and not done.returncode:
+            for one in ("run.json", *(f"seed-{seed}/users.parquet" for seed in cell.seeds)):
+                (keep / one).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(f"{scratch}/run/{one}", keep / one)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise UnskewError(f"{cell.command} failed: {reason[0]}")
