@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 
-from unskew.experiments import main_table, paper_value
+from unskew.experiments import RunSpec, main_table, paper_value, parts_cells
+from unskew.methods import METHODS
 
 
-def reproduce(place, *arguments):
+def reproduce(place, *arguments, table="main"):
     return subprocess.run(
-        [sys.executable, "-m", "unskew", "reproduce", "main", "--seeds", "0", *arguments],
+        [sys.executable, "-m", "unskew", "reproduce", table, "--seeds", "0", *arguments],
         cwd=place,
         capture_output=True,
         text=True,
@@ -40,6 +41,37 @@ def test_cells_become_rows_once_and_failures_are_reported(tmp_path):
     assert again.returncode == 0
     assert "1/" not in again.stderr
     assert len((tmp_path / "results/main.jsonl").read_text().splitlines()) == 2
+
+
+def test_one_method_against_the_others(tmp_path):
+    cells = ("--methods", "item-knn,popularity", "--protocol", "leak-free", "--data", "demo")
+    done = reproduce(tmp_path, *cells, table="against")
+    assert done.returncode == 0, done.stderr
+    row = json.loads((tmp_path / "results/against.jsonl").read_text())
+    figures = {
+        one["method"]: one["metrics"]["ndcg@10"]["mean"]
+        for one in map(json.loads, (tmp_path / "results/main.jsonl").read_text().splitlines())
+    }
+    assert (row["method"], row["against"], row["seeds_against"]) == ("item-knn", "popularity", [0])
+    assert abs(row["ours"] - figures["item-knn"]) < 1e-9
+    assert abs(row["theirs"] - figures["popularity"]) < 1e-9
+    assert abs(row["difference"] - (row["ours"] - row["theirs"])) < 1e-9
+    assert row["interval"][0] <= row["difference"] <= row["interval"][1]
+    document = (tmp_path / "docs/results.md").read_text()
+    assert f"{row['difference']:+.4f}" in document
+
+    reproduce(tmp_path, *cells, table="against")
+    assert len((tmp_path / "results/main.jsonl").read_text().splitlines()) == 2, "nothing ran again"
+
+
+def test_a_part_removed_is_a_cell_with_a_setting():
+    settings = {"fedrefit": set(METHODS["fedrefit"].Config.__dataclass_fields__)}
+    cells = parts_cells(["demo"], (0,))
+    assert cells[0].settings == ()
+    assert len({cell.command for cell in cells}) == len(cells)
+    for cell in cells:
+        assert {key for key, _ in cell.settings} <= settings[cell.method]
+        RunSpec(cell.method, dict(cell.settings))
 
 
 def test_the_papers_figure_stands_beside_ours_under_paper_only():

@@ -20,6 +20,7 @@ from unskew.experiments import (
     document,
     in_order,
     missing,
+    parts_cells,
     read_rows,
     run_cell,
     side_by_side,
@@ -28,13 +29,13 @@ from unskew.experiments import (
 from unskew.methods import METHODS
 from unskew.types import UnskewError
 
-NAMES = ("main", "against")
+NAMES = ("main", "against", "parts")
 _SIDE_BY_SIDE = ("pfedclr", "fedmf", "fedrefit", "popularity", "ease")
 """The methods of the page's table: the paper's, its backbone, ours, and two for honesty's sake."""
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Which table: main, against.")] = "main",
+    name: Annotated[str, typer.Argument(help="Which table: main, against, parts.")] = "main",
     methods: Annotated[
         str | None,
         typer.Option(help="Comma-separated; default all. against: the first against the others."),
@@ -64,17 +65,19 @@ def reproduce(
         for kind in protocol.split(",")
         for method in wanted
     ]
-    rows = results / "main.jsonl"
+    rows = results / ("parts.jsonl" if name == "parts" else "main.jsonl")
+    if name == "parts":
+        cells = parts_cells(data.split(","), parse_seeds(seeds))
     todo = missing(cells, read_rows(rows))
     if name == "against":
         todo = [cell for cell in cells if not (users_folder(keep, cell) / "run.json").exists()]
     failures = _run(todo, rows, keep if name == "against" else None, data_dir)
     if name == "against":
         _compare(cells, results / "against.jsonl", keep)
-    main, against = read_rows(rows), read_rows(results / "against.jsonl")
-    write_text(doc, document(main, against))
+    tables = {table: read_rows(results / f"{table}.jsonl") for table in NAMES}
+    write_text(doc, document(**tables))
     if readme is not None:
-        _fill(readme, main)
+        _fill(readme, tables["main"])
     stdout.print(f"Tables: {doc}")
     if failures:
         raise typer.Exit(1)

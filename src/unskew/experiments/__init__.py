@@ -4,6 +4,7 @@ from unskew.experiments._against import against_table, comparison, users_folder
 from unskew.experiments._document import document, in_order
 from unskew.experiments._leak import LeakAudit, audit_leak
 from unskew.experiments._paper import DATASETS, paper_value
+from unskew.experiments._parts import parts_cells
 from unskew.experiments._recommend import Recommender
 from unskew.experiments._reproduce import (
     Cell,
@@ -35,6 +36,7 @@ __all__ = [
     "missing",
     "open_recommender",
     "paper_value",
+    "parts_cells",
     "read_result",
     "read_rounds",
     "read_rows",

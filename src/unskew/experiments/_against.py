@@ -12,6 +12,7 @@ from typing import Any
 
 from unskew.evaluation import holm, paired_test
 from unskew.experiments._reproduce import Cell
+from unskew.experiments._run import read_spec
 from unskew.experiments._saved import read_users
 from unskew.methods import METHODS
 
@@ -27,7 +28,9 @@ def users_folder(keep: Path, cell: Cell) -> Path:
 
 def comparison(keep: Path, ours: Cell, theirs: Cell) -> dict[str, Any]:
     """The paired test of two cells: per-user NDCG@10, averaged over each one's seeds."""
-    mine, other = (read_users(users_folder(keep, cell)) for cell in (ours, theirs))
+    folders = users_folder(keep, ours), users_folder(keep, theirs)
+    mine, other = (read_users(folder) for folder in folders)
+    seeds, seeds_against = (list(read_spec(folder)[0].seeds) for folder in folders)
     both = mine.join(other, on="user", suffix="_other", maintain_order="left")
     test = paired_test(both[METRIC].to_numpy(), both[f"{METRIC}_other"].to_numpy())
     return {
@@ -35,8 +38,8 @@ def comparison(keep: Path, ours: Cell, theirs: Cell) -> dict[str, Any]:
         "protocol": ours.protocol,
         "method": ours.method,
         "against": theirs.method,
-        "seeds": list(ours.seeds),
-        "seeds_against": list(theirs.seeds),
+        "seeds": seeds,
+        "seeds_against": seeds_against,
         "users": test.n_users,
         "ours": float(both[METRIC].mean()),  # type: ignore[arg-type]
         "theirs": float(both[f"{METRIC}_other"].mean()),  # type: ignore[arg-type]

@@ -7,18 +7,19 @@ from typing import Any
 
 from unskew.experiments._against import DATA as ORDER
 from unskew.experiments._against import against_table
+from unskew.experiments._parts import parts_table
 from unskew.experiments._reproduce import main_table
 from unskew.methods import METHODS
 
 Row = dict[str, Any]
 
 
-def document(main: Sequence[Row], against: Sequence[Row]) -> str:
+def document(main: Sequence[Row], against: Sequence[Row], parts: Sequence[Row]) -> str:
     """The whole page."""
     rows = in_order(main)
     defaults = [row for row in rows if not row["settings"]]
-    commands = "\n".join(row["command"] for row in rows)
-    parts = [
+    commands = "\n".join(row["command"] for row in (*rows, *parts))
+    sections = [
         f"""# Results
 
 Made by `unskew reproduce` from the rows in `results/`; do not edit by hand. Every figure is taken
@@ -40,27 +41,34 @@ HR@10 / NDCG@10 ranking all unseen items · the same among 99 sampled candidates
 """,
     ]
     if any(row["protocol"] == "time" for row in rows):
-        parts.append(f"""## Protocol `time`
+        sections.append(f"""## Protocol `time`
 
 One moment for everybody, nothing after it in training; otherwise as `leak-free`.
 
 {main_table(defaults, "time")}
 """)
     if against:
-        parts.append(f"""## FedRefit against every other method
+        sections.append(f"""## FedRefit against every other method
 
 `leak-free`, all unseen items ranked, NDCG@10. Paired Wilcoxon test over users on values averaged
 over seeds (in brackets how many), Holm's correction within a data set; intervals by bootstrap.
 
 {against_table(_by_data(against), "leak-free")}
 """)
-    parts.append(f"""## Commands
+    if parts:
+        sections.append(f"""## FedRefit, each part removed in turn
+
+`leak-free`, all unseen items ranked, NDCG@10 ([fedrefit.md](fedrefit.md)).
+
+{parts_table(_by_data(parts))}
+""")
+    sections.append(f"""## Commands
 
 ```
 {commands}
 ```
 """)
-    return "\n".join(parts)
+    return "\n".join(sections)
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
