@@ -80,7 +80,7 @@ def next_items(split: Split, U: NDArray[Any], backward: float, config: Any) -> N
                 W.append(weight / np.sqrt(len(split.seen.of(u))))
     f, y, w = np.array(F), np.array(Y), np.array(W)[:, None]
     M = (w * f).T @ f
-    M += np.eye(len(M)) * config.ridge * np.trace(M) / len(M)
+    M += np.eye(len(M)) * config.ridge * (10 if backward == 1 else 1) * np.trace(M) / len(M)
     counts = (matrix(split) > 0).sum(0).clip(1)
     discount = config.discount if backward < 1 else 0.0
     return np.asarray(np.linalg.solve(M, (w * f).T @ y).T * counts[:, None] ** -discount)
