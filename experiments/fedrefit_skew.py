@@ -5,6 +5,7 @@ a vector made for the previous round's items would cost: `python experiments/fed
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from unskew.data import load
 from unskew.engine import Federation
 from unskew.evaluation import prepare
 from unskew.methods import create
-from unskew.types import Float32, Split
+from unskew.types import Float32, Float64, Split
 
 
 def ndcg(split: Split, scores: Float32) -> float:
@@ -27,6 +28,20 @@ def ndcg(split: Split, scores: Float32) -> float:
     return float(np.mean(gains))
 
 
+def histories(
+    split: Split, user: int, damped: Float64, in_order: bool, config: Any
+) -> list[Float64]:
+    """What a user's vectors are fitted to: all its items alike, or faded at each pace."""
+    found = []
+    for pace in (config.fast, config.slow) if in_order else (1.0,):
+        items = split.train.of(user)
+        weights = pace ** np.arange(len(items))[::-1]
+        x = np.zeros(split.n_items)
+        x[items] = weights * damped[items] / np.sqrt(weights.sum())
+        found.append(x)
+    return found
+
+
 def main(data: str) -> None:
     split = prepare(load(data), "leak-free")
     method = create("fedrefit")
@@ -38,17 +53,14 @@ def main(data: str) -> None:
         download = method.download(state.server)
         federation.step(state)
         private = state.devices.take(everyone)
-        a, furthest = method.config.item_power, 0.0
-        if not download.V.shape[1]:
-            damped = download.users.astype(np.float64) ** -a
-            solve = np.linalg.pinv(download.U.astype(np.float64))
-            for user in range(split.n_users):
-                own = split.seen.of(user)
-                x = np.zeros(split.n_items)
-                x[own] = damped[own] / np.sqrt(len(own))
-                best = solve @ x
-                apart = np.linalg.norm(private.p[user][: len(best)] - best) / np.linalg.norm(best)
-                furthest = max(furthest, float(apart))
+        solve = np.linalg.pinv(download.U.astype(np.float64))
+        damped = download.users.astype(np.float64) ** -method.config.item_power
+        furthest = 0.0
+        for user in range(split.n_users):
+            weighted = histories(split, user, damped, bool(download.V.shape[1]), method.config)
+            best = np.concatenate([solve @ x for x in weighted])
+            apart = np.linalg.norm(private.p[user][: len(best)] - best) / np.linalg.norm(best)
+            furthest = max(furthest, float(apart))
         fresh, stale = (ndcg(split, method.score(download, one)) for one in (private, previous))
         print(f"{state.round:5d}  {furthest:25.1e}  {fresh:15.4f}  {stale:.4f}")
         previous = private
