@@ -3,17 +3,23 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FLOWER := $(VENV)/.ready-flower
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types bench report clean
+.PHONY: help run test lint types bench report flower-demo clean
 
 help:  ## what there is to make
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing unskew into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# Only tests and the Flower demo need the extra: `make run` works without it.
+$(FLOWER): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[flower]'
 	@touch $@
 
 run: $(READY)  ## train on the embedded demo data, print the table, write the report
@@ -25,11 +31,14 @@ lint: $(READY)  ## ruff: style and mistakes
 types: $(READY)  ## mypy, strict
 	@$(BIN)/mypy
 
-test: lint types  ## lint, types, tests
+test: lint types $(FLOWER)  ## lint, types, tests
 	@$(BIN)/python -m pytest -n 2
 
 bench: $(READY)  ## speed ratios, measured in one run
 	@$(BIN)/python -m benchmarks
+
+flower-demo: $(FLOWER)  ## real processes on loopback with Flower, compared with the simulator
+	@$(BIN)/unskew deploy demo --out runs/flower-demo
 
 report: $(READY)  ## the HTML report of the last demo run
 	@$(BIN)/unskew report runs/demo/*

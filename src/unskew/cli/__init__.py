@@ -9,7 +9,7 @@ def main() -> None:
     """Entry point of the ``unskew`` command."""
     import typer
 
-    from unskew.cli import _audit, _data, _demo, _reproduce, _results, _run
+    from unskew.cli import _audit, _data, _demo, _deploy, _device, _reproduce, _results, _run
     from unskew.cli._output import stderr
     from unskew.types import UnskewError
 
@@ -33,6 +33,8 @@ def main() -> None:
         app.command()(command)
     app.add_typer(_data.app, name="data")
     app.add_typer(_audit.app, name="audit")
+    app.add_typer(_deploy.app, name="deploy")
+    app.add_typer(_device.app, name="device")
     try:
         app()
     except UnskewError as error:

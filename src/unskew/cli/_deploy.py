@@ -1,0 +1,221 @@
+"""unskew deploy: keys, node data and the Flower app; a demonstration on loopback."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from unskew.cli._options import DataDir, Json, parse_pairs
+from unskew.cli._output import print_json, size, stderr, stdout
+from unskew.types import Split, UnskewError
+
+if TYPE_CHECKING:
+    from unskew.deploy._loopback import Loopback
+
+app = typer.Typer(help="Run a federation on Flower: keys, data, app, demo.", no_args_is_help=True)
+
+TOLERANCE = 1e-4
+"""How far Flower's global items may be from the simulator's, relative to their length."""
+
+
+@app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR")],
+    nodes: Annotated[int, typer.Option(help="How many nodes get keys.", min=1)] = 3,
+    host: Annotated[
+        list[str] | None, typer.Option(help="A name or address of the server; may repeat.")
+    ] = None,
+) -> None:
+    """Make a development CA, the server's certificate and the nodes' keys."""
+    from unskew.deploy._keys import write_keys
+
+    written = write_keys(folder, host or (), nodes)
+    if not written:
+        stdout.print(f"{folder} already has all of them.")
+        return
+    stdout.print(f"{len(written)} files in {folder}: " + ", ".join(path.name for path in written))
+    stdout.print("Keep ca.key off the server; give each node its own node-N.* and ca.crt only.")
+
+
+@app.command("data")
+def node_data(
+    out: Annotated[Path, typer.Argument(metavar="DIR")],
+    data: Annotated[str, typer.Option(help="A source's name or a file.")] = "demo",
+    nodes: Annotated[int, typer.Option(help="Cut the source into this many nodes.", min=1)] = 1,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="The federation's items, for a node's own file.")
+    ] = None,
+    first_user: Annotated[
+        int, typer.Option(help="With --catalogue: the number of this node's first user.", min=0)
+    ] = 0,
+    protocol: Annotated[str, typer.Option(help="leak-free, time or paper.")] = "leak-free",
+    columns: Annotated[str | None, typer.Option(help="user=uid,item=movie,timestamp=ts.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Prepare what nodes train on: a node's own file, or a whole source cut into nodes."""
+    from unskew.data import load
+    from unskew.deploy import _data
+    from unskew.evaluation import prepare
+
+    names = None if columns is None else parse_pairs(columns.split(","), "--columns")
+    split = prepare(load(data, data_dir=data_dir, columns=names), protocol)
+    if catalogue is not None:
+        if nodes != 1:
+            raise UnskewError("--catalogue is for one node's own file; leave out --nodes.")
+        own, lost = _data.in_catalogue(split, catalogue)
+        _data.write_node_data(out, _data.numbered(own, first_user))
+        last = first_user + own.n_users - 1
+        stdout.print(f"{own.n_users:,} users, numbers {first_user} to {last}, are in {out}.")
+        if lost:
+            stderr.print(f"{lost:,} rows are of items that are not in the catalogue: left out.")
+        return
+    for number, users in enumerate(_data.shares(split.n_users, nodes), 1):
+        _data.write_node_data(out / f"node-{number}", _data.of_users(split, users))
+    _data.write_catalogue(out / "catalogue.json", split)
+    stdout.print(
+        f"{split.n_users:,} users and {split.n_items:,} items for {nodes} nodes are in {out}; "
+        f"the run-config needs users={split.n_users} items={split.n_items}."
+    )
+
+
+@app.command("app")
+def flower_app(
+    out: Annotated[Path, typer.Argument(metavar="DIR")],
+    set_: Annotated[
+        list[str], typer.Option("--set", help="A key of the run-config: key=value; may repeat.")
+    ],
+) -> None:
+    """Write the Flower app that `flwr run DIR` sends, with its run-config checked."""
+    from unskew.deploy._app import write_app
+    from unskew.deploy._task import parse_config
+
+    config = parse_config(parse_pairs(set_, "--set"))
+    if config.get("state"):
+        config["state"] = str(Path(str(config["state"])).expanduser().resolve())
+    write_app(out, config)
+    stdout.print(f"The app is in {out}: flwr run {out} SUPERLINK --stream")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/flower-demo"),
+    data: Annotated[str, typer.Option(help="A source's name or a file.")] = "demo",
+    rounds: Annotated[int, typer.Option(help="Global rounds.", min=1)] = 3,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Three nodes on loopback with TLS and node authentication, against the simulator."""
+    from unskew.data import load
+    from unskew.deploy import _data
+    from unskew.deploy._loopback import Loopback
+    from unskew.evaluation import prepare
+    from unskew.methods import METHODS
+
+    shutil.rmtree(out, ignore_errors=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes end with us
+    split = prepare(load(data, data_dir=data_dir))
+    three = _data.of_users(split, _data.shares(split.n_users, 1)[0][:3]).split
+    stories = [(name, split) for name in ("pfedclr", "fedrefit") if name in METHODS]
+    stories += [(name, three) for name, _ in stories]
+    compared = []
+    with Loopback(out, nodes=3) as network:
+        stderr.print("Starting a SuperLink on loopback, with TLS and node authentication ...")
+        network.start_superlink()
+        for number in (1, 2, 3):
+            network.register(number)
+        for method, federation in stories:
+            folder = out.resolve() / f"{method}-{federation.n_users}-users"
+            compared.append(_compare(network, folder, method, federation, rounds, seed))
+    if json:
+        print_json({"runs": compared, "tolerance": TOLERANCE})
+    far = [run for run in compared if not run["relative_difference"] < TOLERANCE]
+    if far:
+        raise UnskewError(
+            f"{far[0]['method']} differs from the simulator by {far[0]['relative_difference']:.2g};"
+            f" the limit is {TOLERANCE:g}; the logs are in {out}."
+        )
+
+
+def _compare(
+    network: Loopback, folder: Path, method: str, split: Split, rounds: int, seed: int
+) -> dict[str, Any]:
+    """Play the rounds on Flower, then in the simulator; how far apart the global items are."""
+    from unskew.deploy import _data
+    from unskew.deploy._app import write_app
+    from unskew.deploy._checkpoint import read_model
+    from unskew.engine import Federation
+    from unskew.methods import create
+
+    settings: dict[str, Any] = {"rounds": rounds}
+    if split.n_users == 3:
+        settings["participation"] = 1.0  # of three users nobody should stay at home
+    pairs = " ".join(f"{key}={value}" for key, value in settings.items())
+    config: dict[str, Any] = {"method": method, "settings": pairs, "seed": seed}
+    config |= {"users": split.n_users, "items": split.n_items, "state": str(folder / "server")}
+    write_app(folder / "app", {**config, "min-nodes": 3, "evaluate-every": 1})
+    for number, users in enumerate(_data.shares(split.n_users, 3), 1):
+        _data.write_node_data(folder / f"data-{number}", _data.of_users(split, users))
+        places = {key: str(folder / f"{key}-{number}") for key in ("data", "state")}
+        network.start_node(number, {**places, "shared-seed": True})
+    title = f"{method}, {split.n_users:,} users on 3 nodes"
+    _watch(network, network.start_run(folder / "app"), folder / "server", title)
+    for number in (1, 2, 3):
+        network.stop(f"node-{number}")
+    federation = Federation(create(method, **settings), split, seed)
+    state = federation.start()
+    for _ in range(rounds):
+        federation.step(state)
+    played, server = read_model(folder / "server", state.server)
+    if played != rounds:
+        raise UnskewError(f"Flower ended after round {played} of {rounds}; see {folder.parent}.")
+    difference = max(_distance(a, b) for a, b in zip(server, state.server, strict=True))
+    verdict = "less" if difference < TOLERANCE else "NOT less"
+    stdout.print(
+        f"{title}: the global items of Flower and simulator differ by {difference:.1e} relative "
+        f"after {rounds} rounds, {verdict} than {TOLERANCE:g}."
+    )
+    return {"method": method, "users": split.n_users, "relative_difference": difference}
+
+
+def _watch(network: Loopback, run_id: str, server: Path, title: str) -> None:
+    """A table that grows with the rounds, until the run ends."""
+    from unskew.deploy._checkpoint import read_rows
+
+    def table() -> Table:
+        shown = Table(title=title, title_justify="left", title_style="bold", box=None)
+        for name in ("round", "seconds", "nodes", "up", "down", "val NDCG@10", "test NDCG@10"):
+            shown.add_column(name, justify="right")
+        for row in read_rows(server):
+            metrics = row.get("metrics", {})
+            figures = [metrics.get(f"{part}.ndcg@10") for part in ("validation", "test")]
+            shown.add_row(
+                str(row["round"]),
+                f"{row['seconds']:.1f}",
+                f"{row['accepted']}/{row['nodes']}",
+                size(row.get("bytes_up", 0)),
+                size(row.get("bytes_down", 0)),
+                *("" if figure is None else f"{figure:.4f}" for figure in figures),
+            )
+        return shown
+
+    with Live(console=stderr, refresh_per_second=2, transient=True) as live:
+        network.wait_for_run(run_id, server, lambda: live.update(table()))
+    stdout.print(table())
+
+
+def _distance(a: Any, b: Any) -> float:
+    """|a - b| / |b|"""
+    import numpy as np
+
+    if a.shape != b.shape:
+        return float("inf")
+    length = float(np.linalg.norm(b.astype(np.float64)))
+    return float(np.linalg.norm(a.astype(np.float64) - b)) / (length or 1.0)

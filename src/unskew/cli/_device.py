@@ -1,0 +1,113 @@
+"""unskew device: what can be done on a device with its own state, without the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unskew.cli._options import Json
+from unskew.cli._output import print_json, print_table, size, stdout
+from unskew.types import UnskewError
+
+app = typer.Typer(help="A device's own state: status, recommend, evaluate.", no_args_is_help=True)
+
+State = Annotated[Path, typer.Option(help="The device's state folder.")]
+Data = Annotated[Path | None, typer.Option(help="Its data folder, if it has moved.")]
+
+
+@app.command()
+def status(state: State, data: Data = None, json: Json = False) -> None:
+    """Which federation, how many users, the last round, and whether Step 2 is due."""
+    from unskew.deploy._device import Device
+    from unskew.deploy._files import locked
+
+    _check(state)
+    with locked(state):
+        device = Device.open(state, data)
+    task, at = device.task, device.progress
+    files = sum(path.stat().st_size for path in state.glob("*.safetensors"))
+    known = {
+        "method": task.method,
+        "settings": task.settings,
+        "users": len(device.data.users),
+        "items": task.n_items,
+        "last_round": at.round,
+        "rounds_trained": at.rounds_trained,
+        "step2_due_for": len(at.due),
+        "bytes": files,
+        "data": device.data.split.data,
+        "state": str(state),
+    }
+    if json:
+        print_json(known)
+        return
+    stdout.print(
+        f"{task.method} {task.settings}".strip()
+        + f": {known['users']:,} of the federation's {task.n_users:,} users, "
+        f"{task.n_items:,} items, {size(files)} of state"
+    )
+    stdout.print(f"Last round {at.round}, trained in {at.rounds_trained} rounds.")
+    if len(at.due):
+        stdout.print(f"Step 2 is due for {len(at.due):,} users; the next use of the state does it.")
+
+
+@app.command()
+def recommend(
+    state: State,
+    user: Annotated[str | None, typer.Option(help="A user's label; needed if several.")] = None,
+    k: Annotated[int, typer.Option("-k", help="How many.", min=1)] = 10,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """The best items a user of this device has not had."""
+    from unskew.deploy._data import place_of
+    from unskew.deploy._device import Device
+    from unskew.deploy._files import locked
+
+    _check(state)
+    with locked(state):
+        device = Device.open(state, data)
+        labels = device.data.split.user_ids
+        if user is None and len(labels) > 1:
+            raise UnskewError(f'{len(labels)} users are here; say which: --user "{labels[0]}".')
+        found = device.recommend(0 if user is None else place_of(user, labels), k)
+    if json:
+        print_json({"state": str(state), "user": user or labels[0], "recommendations": found})
+        return
+    print_table(
+        ["rank", "item", "title", "score"],
+        [[str(r["rank"]), r["item"], r["title"], f"{r['score']:.3f}"] for r in found],
+    )
+
+
+@app.command()
+def evaluate(state: State, data: Data = None, json: Json = False) -> None:
+    """Metrics over this device's users, on what was held out."""
+    from unskew.deploy._device import Device
+    from unskew.deploy._files import locked
+
+    _check(state)
+    with locked(state):
+        device = Device.open(state, data)
+        sums = {part: device.metric_sums(part) for part in ("validation", "test")}
+    means = {
+        part: {name: total / count for name, (total, count) in values.items() if count}
+        for part, values in sums.items()
+    }
+    if json:
+        print_json({"state": str(state), "users": len(device.data.users), **means})
+        return
+    names = [name for name in means["test"] if name.endswith("@10")]
+    rows = [
+        [name.upper(), *(f"{means[part].get(name, float('nan')):.4f}" for part in means)]
+        for name in names
+    ]
+    print_table(["metric", *means], rows)
+
+
+def _check(state: Path) -> None:
+    """Before the lock makes a folder of it."""
+    if not state.is_dir():
+        raise UnskewError(f"There is no state folder {state}; a node's node-config names its own.")

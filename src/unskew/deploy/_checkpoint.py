@@ -1,0 +1,74 @@
+"""The server's state on disk: after every round, the model and a row of figures.
+
+``federation.json`` says which federation it is, ``server.safetensors`` is the model after the last
+complete round, ``rounds.jsonl`` has a row per round, ``outcome.json`` says how the run ended.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.deploy._files import save, whole
+from unskew.deploy._task import Task
+from unskew.engine import read_json, write_atomically, write_json
+from unskew.engine._files import read_tensors
+from unskew.types import UnskewError
+
+FORMAT, STATE, OUTCOME, VERSION = "unskew-federation", "unskew-server", "unskew-outcome", 1
+
+
+class ServerFiles:
+    """The ``state`` folder of a server."""
+
+    def __init__(self, folder: Path, task: Task) -> None:
+        self._folder = folder
+        (folder / "outcome.json").unlink(missing_ok=True)
+        if (folder / "federation.json").exists():
+            known = Task(**read_json(folder / "federation.json", FORMAT, VERSION)["task"])
+            if known != task:
+                raise UnskewError(
+                    f"{folder} holds another federation ({known}); go on with the same method, "
+                    "settings, seed and size, or give another state folder."
+                )
+        else:
+            header = {"format": FORMAT, "version": VERSION, "task": task.to_json()}
+            write_json(folder / "federation.json", header)
+
+    def load(self, server: Any) -> tuple[int, Any, list[dict[str, Any]]]:
+        """The last complete round, its model and the rows so far; ``server`` if there is none."""
+        round, model = read_model(self._folder, server)
+        return round, model, [row for row in read_rows(self._folder) if row["round"] <= round]
+
+    def save(self, round: int, server: Any, rows: list[dict[str, Any]]) -> None:
+        # The rows first: a crash in between leaves a row too many, which loading drops.
+        text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        write_atomically(self._folder / "rounds.jsonl", lambda file: _nothing(file.write(text)))
+        named = dict(zip(server._fields, server, strict=True)) | {"round": np.array([round])}
+        save(self._folder / "server.safetensors", whole(named), STATE, VERSION)
+
+    def end(self, round: int, reason: str) -> None:
+        header = {"format": OUTCOME, "version": VERSION}
+        write_json(self._folder / "outcome.json", header | {"round": round, "reason": reason})
+
+
+def read_model(folder: Path, server: Any) -> tuple[int, Any]:
+    """The saved round and model, in the type of ``server``, which stands in for a missing one."""
+    path = folder / "server.safetensors"
+    if not path.exists():
+        return 0, server
+    saved = read_tensors(path, STATE, VERSION)
+    return int(saved["round"][0]), type(server)(*(saved[name] for name in server._fields))
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """The figures of the rounds so far."""
+    path = folder / "rounds.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _nothing(_: object) -> None:
+    return None

@@ -1,0 +1,138 @@
+"""A node's data: the interactions of its users, split, with their numbers in the federation.
+
+``data.safetensors`` holds the numbers and lists, ``labels.json`` the names people know them by. A
+device makes its own (``unskew deploy data``) from its file and the catalogue everybody shares;
+simulations and demos cut a whole data set into nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew.deploy._files import save, whole
+from unskew.engine import read_json, select, write_json
+from unskew.engine._files import read_tensors
+from unskew.types import Int32, Int64, Ragged, Split, UnskewError
+
+FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unskew-catalogue", 1
+_LISTS = ("train", "seen", "excluded", "validation", "test")
+
+
+class NodeData(NamedTuple):
+    """Some users of a federation: their numbers in it, and their split."""
+
+    users: Int64
+    split: Split
+
+
+def of_users(split: Split, users: Int64) -> NodeData:
+    """These users' part of a federation's split."""
+    lists: dict[str, Any] = {name: select(getattr(split, name), users) for name in _LISTS}
+    labels = [split.user_ids[user] for user in users.tolist()]
+    return NodeData(users, replace(split, user_ids=labels, sampled=split.sampled[users], **lists))
+
+
+def shares(n_users: int, n_nodes: int) -> list[Int64]:
+    """All users dealt out to nodes, as evenly as can be."""
+    if not 1 <= n_nodes <= n_users:
+        raise UnskewError(f"{n_users} users cannot be shared by {n_nodes} nodes.")
+    return [part.astype(np.int64) for part in np.array_split(np.arange(n_users), n_nodes)]
+
+
+def write_node_data(folder: Path, data: NodeData) -> None:
+    named: dict[str, NDArray[Any]] = {"users": data.users, "sampled": data.split.sampled}
+    for name in _LISTS:
+        ragged: Ragged = getattr(data.split, name)
+        named |= {f"{name}.indptr": ragged.indptr, f"{name}.items": ragged.items}
+    folder.mkdir(parents=True, exist_ok=True)
+    split = data.split
+    write_json(
+        folder / "labels.json",
+        {
+            "format": LABELS,
+            "version": VERSION,
+            "data": split.data,
+            "protocol": split.protocol,
+            "rank_all": split.rank_all,
+            "users": list(split.user_ids),
+            "items": list(split.item_ids),
+            "titles": None if split.titles is None else list(split.titles),
+        },
+    )
+    save(folder / "data.safetensors", whole(named), FORMAT, VERSION)
+
+
+def read_node_data(folder: Path) -> NodeData:
+    if not (folder / "data.safetensors").exists():
+        raise UnskewError(f"{folder} holds no node data; make it with `unskew deploy data`.")
+    labels = read_json(folder / "labels.json", LABELS, VERSION)
+    named = read_tensors(folder / "data.safetensors", FORMAT, VERSION)
+    lists: dict[str, Any] = {
+        name: Ragged(named[f"{name}.indptr"], named[f"{name}.items"]) for name in _LISTS
+    }
+    split = Split(
+        data=labels["data"],
+        protocol=labels["protocol"],
+        user_ids=labels["users"],
+        item_ids=labels["items"],
+        titles=labels["titles"],
+        sampled=named["sampled"],
+        rank_all=labels["rank_all"],
+        **lists,
+    )
+    return NodeData(named["users"], split)
+
+
+def write_catalogue(path: Path, split: Split) -> None:
+    """The items in the order all nodes number them: what the server's operator hands out."""
+    titles = None if split.titles is None else list(split.titles)
+    header = {"format": CATALOGUE, "version": VERSION}
+    write_json(path, header | {"items": list(split.item_ids), "titles": titles})
+
+
+def in_catalogue(split: Split, path: Path) -> tuple[Split, int]:
+    """A device's own split in the catalogue's item numbers, and how many entries are not in it."""
+    catalogue = read_json(path, CATALOGUE, VERSION)
+    number = {label: n for n, label in enumerate(catalogue["items"])}
+    known = np.array([number.get(label, -1) for label in split.item_ids], np.int32)
+    lists: dict[str, Any] = {name: _renumbered(getattr(split, name), known) for name in _LISTS}
+    empty = np.flatnonzero(lists["train"].counts() == 0)
+    if len(empty):
+        raise UnskewError(
+            f"User {split.user_ids[empty[0]]} has no training item in {path}; "
+            "are the items labelled as in the catalogue?"
+        )
+    lost = sum(len(getattr(split, n).items) - len(lists[n].items) for n in ("train", "test"))
+    for name in ("seen", "excluded"):
+        order = np.lexsort((lists[name].items, _owners(lists[name])))
+        lists[name] = lists[name]._replace(items=lists[name].items[order])
+    sampled = np.where(split.sampled < 0, -1, known[split.sampled]).astype(np.int32)
+    labels = {"item_ids": catalogue["items"], "titles": catalogue["titles"]}
+    return replace(split, sampled=sampled, **labels, **lists), lost
+
+
+def numbered(split: Split, first_user: int) -> NodeData:
+    """A node's own split with the federation-wide numbers its users were given."""
+    return NodeData(np.arange(first_user, first_user + split.n_users, dtype=np.int64), split)
+
+
+def place_of(user: str, labels: Sequence[str]) -> int:
+    if user not in labels:
+        raise UnskewError(f'There is no user "{user}" here; users are labelled like "{labels[0]}".')
+    return labels.index(user)
+
+
+def _renumbered(ragged: Ragged, known: Int32) -> Ragged:
+    items = known[ragged.items]
+    counts = np.bincount(_owners(ragged)[items >= 0], minlength=len(ragged.indptr) - 1)
+    return Ragged(np.concatenate(([0], np.cumsum(counts))), items[items >= 0])
+
+
+def _owners(ragged: Ragged) -> Int64:
+    return np.repeat(np.arange(len(ragged.indptr) - 1), ragged.counts())

@@ -1,0 +1,224 @@
+"""A node between two messages: its users' private state in files, Steps 1 and 2, ranks and scores.
+
+The state folder holds ``device.json`` (which federation this is, where the data is),
+``state.safetensors`` (the private state, the downloads its users hold, and whether Step 2 is still
+due) and ``previous.safetensors`` (the state before the last round). A server that lost a round
+plays it again: a device that has already trained for it starts from the state before, so the round
+comes out the same. A device that missed rounds goes on from what it has.
+
+Step 1 saves a mark that Step 2 is due before the reply leaves. Whoever opens the state next (the
+process started after the reply, the next round, an evaluation, a recommendation) does Step 2 first.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unskew.deploy._data import NodeData, read_node_data
+from unskew.deploy._files import save, whole
+from unskew.deploy._task import Task
+from unskew.deploy._wire import Named, each_message, no_sum, no_uploads, shape_of, sum_message
+from unskew.engine import CHUNK, Devices, Transform, read_json, select, write_json
+from unskew.engine._files import read_tensors
+from unskew.evaluation import best_unseen, held_out_ranks, per_user
+from unskew.kernels import empty_sum, fold
+from unskew.types import Cohort, Float32, Int64, Rows, UnskewError, Upload
+
+FORMAT, STATE, VERSION = "unskew-device", "unskew-device-state", 1
+
+
+class Progress(NamedTuple):
+    """Where a device stands: the last round it trained in, and for whom Step 2 is still due."""
+
+    round: int
+    rounds_trained: int
+    due: Int64
+
+
+class Device:
+    """The users of one node. Use it under ``locked(folder)``: one process at a time."""
+
+    def __init__(self, folder: Path, task: Task, data: NodeData, seed: int) -> None:
+        self.folder, self.task, self.data, self._seed = folder, task, data, seed
+        self.method = task.build()
+        self.progress = Progress(0, 0, np.zeros(0, np.int64))
+        self.devices: Devices
+
+    @staticmethod
+    def join(folder: Path, data: Path, task: Task, *, shared_seed: bool) -> Device:
+        """The node's state as it is, or a fresh one if it takes part for the first time."""
+        if (folder / "device.json").exists():
+            device = Device.open(folder)
+            if device.task != task:
+                raise UnskewError(
+                    f"{folder} holds a device of another federation ({device.task}); "
+                    "give the node a state folder of its own for this one."
+                )
+            return device
+        node = read_node_data(data)
+        if node.split.n_items != task.n_items or node.users.max() >= task.n_users:
+            raise UnskewError(
+                f"{data} has {node.split.n_items} items and users up to {node.users.max()}; the "
+                f"federation has {task.n_items} items and {task.n_users} users."
+            )
+        # With the federation's seed the server could name the negatives a device draws.
+        seed = task.seed if shared_seed else secrets.randbits(62)
+        device = Device(folder, task, node, seed)
+        device._begin()
+        header = {"format": FORMAT, "version": VERSION, "data": str(data.resolve()), "seed": seed}
+        write_json(folder / "device.json", header | {"task": task.to_json()})
+        return device
+
+    @staticmethod
+    def open(folder: Path, data: Path | None = None) -> Device:
+        """The state in a folder, wherever its data lies now."""
+        if not (folder / "device.json").exists():
+            raise UnskewError(f"{folder} holds no device; it appears when a node first takes part.")
+        about = read_json(folder / "device.json", FORMAT, VERSION)
+        task = Task(**about["task"])
+        node = read_node_data(data or Path(about["data"]))
+        device = Device(folder, task, node, about["seed"])
+        device._load("state")
+        return device
+
+    def step1(self, round: int, download: Any, transform: Transform | None = None) -> Named:
+        """Train for a round; returns what leaves the node. Step 2 is then due."""
+        again = self.progress.round >= round and self._before(round)
+        if again:
+            self._load("previous")
+        self.step2()
+        chosen = np.flatnonzero(np.isin(self.data.users, self.task.cohort_of(round)))
+        self.devices.remember(round - 1, download)
+        total, each = None, []
+        for local in _chunks(chosen):
+            cohort = self._cohort(local, round)
+            private = self.devices.take(local)
+            private, upload, _ = self.method.local(download, private, cohort)
+            if transform is not None:
+                upload = transform(upload, cohort)
+            if self.method.aggregation == "sum":
+                total = fold(total or empty_sum(self.task.n_items, upload), upload)
+            else:
+                each.append(upload)
+            self.devices.put(local, private, round - 1)
+        trained = self.progress.rounds_trained + (len(chosen) > 0)
+        self.progress = Progress(round, trained, chosen)
+        self._save(keep=not again)
+        if total is None and not each:  # nobody's turn: a sum of nothing, or no upload
+            shape = shape_of(self.method, download, self.task.n_items, round)
+            total, each = no_sum(shape), [no_uploads(shape)]
+        if self.method.aggregation == "sum" and total is not None:
+            return sum_message(total)
+        return each_message(self.data.users[chosen], _joined(each))
+
+    def step2(self) -> bool:
+        """Do what the last round left to do; whether there was anything."""
+        round, _, due = self.progress
+        if not len(due):
+            return False
+        for local in _chunks(due):
+            download = self.devices.downloads[int(self.devices.version[local[0]])]
+            cohort = self._cohort(local, round)
+            private = self.method.personalize(download, self.devices.take(local), cohort)
+            self.devices.put(local, private, round - 1)
+        self.progress = self.progress._replace(due=np.zeros(0, np.int64))
+        self._save()
+        return True
+
+    def metric_sums(self, part: Any) -> dict[str, tuple[float, int]]:
+        """Of every metric, its sum over the node's users and over how many; nothing per user."""
+        self.step2()
+        split = self.data.split
+        everyone = np.arange(len(self.data.users))
+        ranks = [
+            held_out_ranks(self.scores(local), local, split, part, not split.rank_all)
+            for local in _chunks(everyone)
+        ]
+        values = per_user(np.concatenate(ranks), getattr(split, part).indptr)
+        present = {name: value[~np.isnan(value)] for name, value in values.items()}
+        return {name: (float(value.sum()), len(value)) for name, value in present.items()}
+
+    def recommend(self, local: int, k: int) -> list[dict[str, Any]]:
+        """The best ``k`` items a user has not had, with the node's own model."""
+        self.step2()
+        split, users = self.data.split, np.array([local])
+        scores = self.scores(users)
+        top = best_unseen(scores, select(split.seen, users), k)[0]
+        titles = split.titles or split.item_ids
+        return [
+            {
+                "rank": rank,
+                "item": split.item_ids[item],
+                "title": titles[item],
+                "score": float(scores[0, item]),
+            }
+            for rank, item in enumerate(top.tolist(), 1)
+            if item >= 0
+        ]
+
+    def scores(self, local: Int64) -> Float32:
+        """Scores of all items, each user with the items it downloaded last."""
+        scores = np.empty((len(local), self.task.n_items), np.float32)
+        versions = self.devices.version[local]
+        for version in np.unique(versions):
+            chosen = np.flatnonzero(versions == version)
+            download = self.devices.downloads[int(version)]
+            scores[chosen] = self.method.score(download, self.devices.take(local[chosen]))
+        return scores
+
+    def _cohort(self, local: Int64, round: int) -> Cohort:
+        split = self.data.split
+        lists = select(split.train, local), select(split.excluded, local)
+        return Cohort(self.data.users[local], *lists, split.n_items, self._seed, round)
+
+    def _save(self, keep: bool = False) -> None:
+        at = {
+            "round": np.array([self.progress.round]),
+            "rounds_trained": np.array([self.progress.rounds_trained]),
+            "due": self.progress.due.astype(np.int64),
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        previous = self.folder / "previous.safetensors" if keep else None
+        tensors = [*self.devices.tensors(), *whole(at)]
+        save(self.folder / "state.safetensors", tensors, STATE, VERSION, keep=previous)
+
+    def _begin(self) -> None:
+        """The node's users as a fresh federation has them."""
+        n_users = int(self.data.users.max()) + 1
+        server, private = self.method.init(n_users, self.task.n_items, self.task.seed)
+        download = self.method.download(server)
+        self.devices = Devices(Devices(private, download).take(self.data.users), download)
+        self._save()
+
+    def _load(self, name: str) -> None:
+        saved = read_tensors(self.folder / f"{name}.safetensors", STATE, VERSION)
+        server, private = self.method.init(1, self.task.n_items, self.task.seed)
+        self.devices = Devices.from_arrays(saved, private, self.method.download(server))
+        at = int(saved["round"][0]), int(saved["rounds_trained"][0])
+        self.progress = Progress(*at, saved["due"])
+
+    def _before(self, round: int) -> bool:
+        """Whether there is a state from before this round."""
+        path = self.folder / "previous.safetensors"
+        return path.exists() and int(read_tensors(path, STATE, VERSION)["round"][0]) < round
+
+
+def _chunks(local: Int64) -> Iterator[Int64]:
+    for low in range(0, len(local), CHUNK):
+        yield local[low : low + CHUNK]
+
+
+def _joined(uploads: list[Upload]) -> Upload:
+    counts = np.concatenate([np.diff(upload.rows.indptr) for upload in uploads])
+    rows = Rows(
+        np.concatenate(([0], np.cumsum(counts))),
+        np.concatenate([upload.rows.items for upload in uploads]),
+        np.concatenate([upload.rows.values for upload in uploads]),
+    )
+    dense = np.concatenate([upload.dense for upload in uploads])
+    return Upload(rows, dense, np.concatenate([upload.weight for upload in uploads]))

@@ -1,0 +1,165 @@
+"""A development certificate authority: TLS for the server and the nodes, a key per node.
+
+For trying things out and for small closed federations. A larger one takes the certificates of its
+own authority; the file names are the same.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unskew.types import UnskewError
+
+_DAYS = 825
+"""The longest a server's certificate may last for some clients."""
+
+
+def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
+    """Write ca, server and node files; returns their paths. An existing authority stays."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+    except ImportError:
+        raise UnskewError("Keys need an extra package: pip install 'unskew[flower]'.") from None
+    if nodes < 1:
+        raise UnskewError(f"--nodes {nodes} must be at least 1.")
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chmod(folder, 0o700)
+    written = []
+    if not (folder / "ca.key").exists():
+        written += _authority(folder)
+    issuer = _Issuer(folder)
+    here = ("localhost", "127.0.0.1", "::1")
+    if not (folder / "server.key").exists():
+        written += issuer.issue("server", [*dict.fromkeys([*here, *hosts])])
+    for number in range(1, nodes + 1):
+        name = f"node-{number}"
+        if (folder / f"{name}.auth").exists():
+            continue
+        # The node's own runtime listens on loopback only.
+        written += issuer.issue(name, here)
+        key = _new_key()
+        private = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.OpenSSH,
+            serialization.NoEncryption(),
+        )
+        public = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+        written.append(_write(folder / f"{name}.auth", private, secret=True))
+        written.append(_write(folder / f"{name}.auth.pub", public + b"\n"))
+    return written
+
+
+def _authority(folder: Path) -> list[Path]:
+    from cryptography import x509
+
+    key = _new_key()
+    name = _name("unskew development CA")
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    certificate = (
+        _builder(name, name, key, days=3650)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    return _write_pair(folder, "ca", key, certificate, key)
+
+
+class _Issuer:
+    def __init__(self, folder: Path) -> None:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        self._folder = folder
+        try:
+            self._key: Any = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+            self._ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        except (OSError, ValueError) as error:
+            raise UnskewError(f"{folder}/ca.key and ca.crt cannot be read ({error}).") from None
+
+    def issue(self, name: str, hosts: Sequence[str]) -> list[Path]:
+        from cryptography import x509
+
+        key = _new_key()
+        certificate = (
+            _builder(_name(name), self._ca.subject, key, days=_DAYS)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+            .add_extension(
+                x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+        )
+        return _write_pair(self._folder, name, key, certificate, self._key)
+
+
+def _new_key() -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def _name(common: str) -> Any:
+    from cryptography import x509
+
+    return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, common)])
+
+
+def _host(host: str) -> Any:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _builder(subject: Any, issuer: Any, key: Any, days: int) -> Any:
+    from cryptography import x509
+
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _write_pair(folder: Path, name: str, key: Any, certificate: Any, signer: Any) -> list[Path]:
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    signed = certificate.sign(signer, hashes.SHA384()).public_bytes(pem)
+    return [
+        _write(folder / f"{name}.key", private, secret=True),
+        _write(folder / f"{name}.crt", signed),
+    ]
+
+
+def _write(path: Path, data: bytes, secret: bool = False) -> Path:
+    """Secrets are never readable by others, not even for a moment."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    return path

@@ -1,0 +1,238 @@
+"""A whole federation on one machine, with the processes, certificates and keys of a real one.
+
+One SuperLink, some SuperNodes, all on loopback with TLS and node authentication: what the demo
+shows and the tests break. Each process has a log in the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from unskew.deploy._keys import write_keys
+from unskew.types import UnskewError
+
+_PATIENCE = 180.0
+"""Seconds until something that should have happened has not."""
+_ASK_SECONDS = 15.0
+_RESTART_SECONDS = 5.0
+
+
+class Loopback:
+    """Processes on loopback; leaving the ``with`` block ends those that still run."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.folder, self.keys = folder.resolve(), folder.resolve() / "keys"
+        self.port = free_port()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._logged: dict[str, int] = {}
+        write_keys(self.keys, (), nodes)
+        self._environment = dict(os.environ) | {
+            "FLWR_HOME": str(self.folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            # Flower starts its helpers by name: they stand beside this Python.
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        (self.folder / "flwr").mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Loopback:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in list(self._processes):
+            self.kill(name)
+
+    def start_superlink(self) -> None:
+        """Start the server's process and wait until it listens."""
+        config = (
+            f'[superlink]\ndefault = "lo"\n\n[superlink.lo]\naddress = "127.0.0.1:{self.port}"\n'
+            f'root-certificates = "{self.keys / "ca.crt"}"\n'
+        )
+        (self.folder / "flwr" / "config.toml").write_text(config)
+        self._start(
+            "superlink",
+            "flower-superlink",
+            *self._tls("server"),
+            "--enable-supernode-auth",
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--database", str(self.folder / "superlink.db")),
+            "--disable-runtime-dependency-installation",
+        )
+        self._wait(lambda: _listens(self.port), "superlink")
+
+    def register(self, number: int) -> None:
+        """Let a node in, by its public key."""
+        self.flwr("supernode", "register", str(self.keys / f"node-{number}.auth.pub"), "lo")
+
+    def start_node(self, number: int, config: Mapping[str, Any], **variables: str) -> None:
+        """Start a node; ``config`` is its node-config. :meth:`wait_for_node` sees it in."""
+        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        self._start(
+            f"node-{number}",
+            "flower-supernode",
+            *("--root-certificates", str(self.keys / "ca.crt")),
+            *("--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())),
+            *("--auth-supernode-private-key", str(self.keys / f"node-{number}.auth")),
+            *self._tls(f"node-{number}"),
+            *("--node-config", pairs),
+            **variables,
+        )
+
+    def wait_for_node(self, number: int, config: Mapping[str, Any], **variables: str) -> None:
+        """Wait until a started node is in. Flower refuses a node that was killed for as long as it
+        is not missed, up to a minute: it is then started again, as a service manager would do."""
+        name, ends = f"node-{number}", time.monotonic() + _PATIENCE
+        while "SuperNode ID" not in self.log(name)[self._logged[name] :]:
+            if time.monotonic() > ends:
+                raise UnskewError(f"{name} did not get in; see {self.folder / name}.log.")
+            if self.exit_code(name) is not None:
+                self.kill(name)
+                time.sleep(_RESTART_SECONDS)
+                self.start_node(number, config, **variables)
+            time.sleep(0.1)
+
+    def start_run(self, app: Path, **config: str | int | float | bool) -> str:
+        """Hand the app to the SuperLink; returns the run's id."""
+        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        options = ["--run-config", pairs] if pairs else []
+        answer = json.loads(self.flwr("run", str(app), "lo", "--format", "json", *options))
+        if not answer.get("success"):
+            raise UnskewError(f"Flower did not take the app: {answer}")
+        return str(answer["run-id"])
+
+    def status(self, run_id: str) -> str:
+        """For example ``running`` or ``finished:completed``."""
+        answer = json.loads(self.flwr("list", "lo", "--run-id", run_id, "--format", "json"))
+        return str(answer["runs"][0]["status"])
+
+    def wait_for_run(
+        self,
+        run_id: str,
+        server: Path,
+        meanwhile: Callable[[], None] = lambda: None,
+        seconds: float = 1800.0,
+    ) -> None:
+        """Wait until a run has ended by itself; ``server`` is its state folder."""
+        asked = time.monotonic()
+
+        def ended() -> bool:
+            nonlocal asked
+            meanwhile()
+            if (server / "outcome.json").exists():
+                return True
+            if time.monotonic() - asked > _ASK_SECONDS:  # asking costs a process of Flower's
+                asked = time.monotonic()
+                status = self.status(run_id)
+                if status.startswith("finished") and not (server / "outcome.json").exists():
+                    raise UnskewError(f"The run ended as {status}:\n{self.run_log(run_id)[-2000:]}")
+            return False
+
+        self.wait_until(ended, "the run's end", seconds)
+
+    def run_log(self, run_id: str) -> str:
+        """What the ServerApp has logged."""
+        return self.flwr("log", run_id, "lo", "--show")
+
+    def wait_until(self, happens: Callable[[], bool], what: str, seconds: float = 300.0) -> None:
+        ends = time.monotonic() + seconds
+        while not happens():
+            if time.monotonic() > ends:
+                raise UnskewError(
+                    f"After {seconds:.0f} s: {what} did not happen; see {self.folder}."
+                )
+            time.sleep(0.2)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a process and its children, as a crash or a power cut would."""
+        process = self._processes.pop(name, None)
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self, name: str) -> None:
+        """End a process as a service manager does, so that it can say good-bye."""
+        process = self._processes[name]
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE)
+        self.kill(name)
+
+    def exit_code(self, name: str) -> int | None:
+        return self._processes[name].poll()
+
+    def log(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def flwr(self, *arguments: str) -> str:
+        """Run Flower's command and return what it prints."""
+        done = subprocess.run(
+            [_program("flwr"), *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+        if done.returncode:
+            raise UnskewError(f"flwr {arguments[0]} failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _start(self, name: str, program: str, *arguments: str, **variables: str) -> None:
+        self._logged[name] = len(self.log(name))
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [_program(program), *arguments],
+                env=self._environment | variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _wait(self, ready: Callable[[], bool], name: str) -> None:
+        ends = time.monotonic() + _PATIENCE
+        while not ready():
+            if self.exit_code(name) is not None or time.monotonic() > ends:
+                tail = self.log(name)[-2000:]
+                raise UnskewError(f"{name} did not start; its log ends with: {tail}")
+            time.sleep(0.1)
+
+    def _tls(self, name: str) -> tuple[str, ...]:
+        return (
+            *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
+            *("--ssl-certfile", str(self.keys / f"{name}.crt")),
+            *("--ssl-keyfile", str(self.keys / f"{name}.key")),
+        )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _program(name: str) -> str:
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise UnskewError("Flower is not installed here; pip install 'unskew[flower]'.")
+    return str(path)

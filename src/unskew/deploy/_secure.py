@@ -1,0 +1,151 @@
+"""Secure aggregation with Flower's SecAgg+ (Bell et al., CCS 2020): the server learns the sum only.
+
+Flower's workflow computes a weighted mean of vectors with quantised entries, and shows the weights.
+So every node sends with weight one, and its own weight as one more masked entry:
+
+    v_n = f_n (sum of the node's weighted rows | dense part | weight) / max_weight
+
+with f_n <= 1 so that no entry leaves SecAgg+'s range: a node beyond ``max-weight`` or
+``secure-clip`` counts for less, its direction unchanged. The mean times the number of nodes is the
+sum, up to the quantisation: at most one step of 2 clip / quanta per node and entry, times
+max-weight.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import (
+    Code,
+    FitIns,
+    FitRes,
+    Parameters,
+    Status,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
+from flwr.compat.common import recorddict_compat
+from flwr.server.compat.legacy_context import LegacyContext
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+from flwr.serverapp import Grid
+
+from unskew.deploy._task import Rules, Task
+from unskew.deploy._wire import Named, Shape
+from unskew.types import Float64, UploadSum
+
+log = logging.getLogger("flwr")
+
+
+def quanta(n_nodes: int) -> int:
+    """Steps an entry's range is cut into: as many as the sum of so many nodes has room for in
+    SecAgg+'s 2^32."""
+    return 1 << (31 - max(n_nodes - 1, 1).bit_length())
+
+
+def is_secure(message: Message) -> bool:
+    return RECORD_KEY_CONFIGS in message.content.config_records
+
+
+def mask_if_asked(message: Message, context: Context, call_next: Any) -> Message:
+    """Flower's mod for the messages of its protocol, and nothing for the others."""
+    if is_secure(message):
+        return secaggplus_mod(message, context, call_next)
+    reply: Message = call_next(message, context)
+    return reply
+
+
+def masked_content(upload: Named, task: Task, rules: Rules) -> RecordDict:
+    """What Flower's mod masks: v_n, in the layout it asks for."""
+    width = upload["values"].shape[1]
+    rows = np.zeros((task.n_items, width))
+    rows[upload["items"]] = upload["values"]
+    vector = np.concatenate([rows.ravel(), upload["dense"], upload["weight"]]) / rules.max_weight
+    most = max(float(np.abs(vector[:-1]).max()) / rules.secure_clip, float(vector[-1]), 1.0)
+    if most > 1.0:
+        log.warning("This node's sum is beyond the agreed range and counts for 1/%.4g of it", most)
+        vector /= most
+    vector[-1] *= rules.secure_clip  # the weight, at most 1, uses the whole range
+    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([vector]), 1, {})
+    return recorddict_compat.fitres_to_recorddict(result, keep_input=False)
+
+
+def secure_sum(
+    grid: Grid, context: Context, round: int, nodes: list[int], content: Any, rules: Rules
+) -> tuple[Float64 | None, int]:
+    """Run the protocol once: the sum of the nodes' vectors (None if it failed), and of how many.
+
+    ``content`` makes the message a node gets; Flower adds its own part."""
+    conductor = _Conductor(nodes)
+    legacy = LegacyContext(context, strategy=conductor, client_manager=conductor)
+    legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: round})
+    legacy.state.array_records[MAIN_PARAMS_RECORD] = ArrayRecord()
+    workflow = _Workflow(
+        content,
+        num_shares=1.0,
+        reconstruction_threshold=0.6,
+        max_weight=1.0,
+        clipping_range=rules.secure_clip,
+        quantization_range=quanta(len(nodes)),
+        timeout=rules.round_timeout,
+    )
+    workflow(grid, legacy)
+    mean, n_nodes = conductor.mean, conductor.n_nodes
+    return (None if mean is None else mean * n_nodes), n_nodes
+
+
+def unmasked(vector: Float64, shape: Shape, rules: Rules, n_nodes: int) -> UploadSum:
+    """The summed vector as what the method's server expects."""
+    vector = vector * rules.max_weight
+    cut = shape.n_items * shape.width
+    rows = vector[:cut].reshape(shape.n_items, shape.width)
+    return UploadSum(rows, vector[cut:-1], float(vector[-1]) / rules.secure_clip, n_nodes)
+
+
+class _Workflow(SecAggPlusWorkflow):
+    """Flower's protocol around our own messages."""
+
+    def __init__(self, content: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self._content = content
+
+    def setup_stage(self, grid: Grid, context: LegacyContext, state: Any) -> bool:
+        ready = bool(super().setup_stage(grid, context, state))
+        state.nid_to_fitins = {node: self._content() for node in state.nid_to_fitins}
+        return ready
+
+
+class _Node:
+    """All the workflow asks of a client's proxy."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+
+
+class _Conductor:
+    """All the workflow asks of a strategy and a client manager: which nodes, and take the mean."""
+
+    def __init__(self, nodes: list[int]) -> None:
+        self._nodes = nodes
+        self.mean: Float64 | None = None
+        self.n_nodes = 0
+
+    def configure_fit(self, *_: Any) -> list[tuple[_Node, FitIns]]:
+        return [(_Node(node), FitIns(Parameters([], ""), {})) for node in self._nodes]
+
+    def num_available(self) -> int:
+        return len(self._nodes)
+
+    def aggregate_fit(
+        self, _: int, results: list[Any], failures: list[Any]
+    ) -> tuple[None, dict[str, Any]]:
+        for failure in failures:
+            log.warning("A node dropped out of secure aggregation: %s", failure)
+        self.n_nodes = len(results)
+        self.mean = parameters_to_ndarrays(results[0][1].parameters)[0].astype(np.float64)
+        return None, {}
