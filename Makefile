@@ -17,9 +17,9 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-# Only tests and the Flower demo need the extra: `make run` works without it.
+# Only tests and the Flower demo need the extras: `make run` works without them.
 $(FLOWER): $(READY)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[flower]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[flower,privacy]'
 	@touch $@
 
 run: $(READY)  ## train on the embedded demo data, print the table, write the report

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from benchmarks import (
     c_bound,
+    noisy_round,
     torch_fedmf,
     torch_fedncf,
     torch_fedrap,
@@ -20,6 +21,7 @@ ROWS: tuple[Callable[[Setting], Row], ...] = (
     torch_pfedclr.measure,
     torch_fedmf.measure,
     c_bound.measure,
+    noisy_round.measure,
 )
 """What `make bench` measures."""
 

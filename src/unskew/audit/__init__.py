@@ -1,5 +1,20 @@
 """Attacks and checks: what an evaluation leaks, and what uploads give away."""
 
 from unskew.audit._leak import LeakVerdict, judge, random_interactions
+from unskew.audit._picture import Dot, Look, tradeoff_picture
+from unskew.audit._server import CuriousServer
+from unskew.audit._shadow import Shadows
+from unskew.audit._success import Success, measure
 
-__all__ = ["LeakVerdict", "judge", "random_interactions"]
+__all__ = [
+    "CuriousServer",
+    "Dot",
+    "LeakVerdict",
+    "Look",
+    "Shadows",
+    "Success",
+    "judge",
+    "measure",
+    "random_interactions",
+    "tradeoff_picture",
+]

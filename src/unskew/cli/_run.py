@@ -18,6 +18,21 @@ from unskew.experiments import run as run_spec
 from unskew.kernels import set_threads
 from unskew.methods import preset as preset_of
 
+LdpNoise = Annotated[
+    float | None, typer.Option(help="Noise on every upload: the paper's lambda.", min=0.0)
+]
+LdpEpsilon = Annotated[
+    float | None, typer.Option(help="A budget in place of --ldp-noise; needs --ldp-clip.")
+]
+LdpDelta = Annotated[float | None, typer.Option(help="The delta of epsilon (default 1e-5).")]
+LdpClip = Annotated[
+    float | None, typer.Option(help="Bound on an upload's norm; no guarantee without.")
+]
+LdpNorm = Annotated[str | None, typer.Option(help="What the clip bounds: l1 (default), l2 or row.")]
+LdpKind = Annotated[
+    str | None, typer.Option(help="laplace, or gaussian (default with --ldp-norm l2).")
+]
+
 
 def run(
     method: Annotated[str | None, typer.Option(help="See `unskew methods`.")] = None,
@@ -42,6 +57,12 @@ def run(
     min_user_rows: Annotated[
         int | None, typer.Option(help="Leave out users with fewer rows.", min=1)
     ] = None,
+    ldp_noise: LdpNoise = None,
+    ldp_epsilon: LdpEpsilon = None,
+    ldp_delta: LdpDelta = None,
+    ldp_clip: LdpClip = None,
+    ldp_norm: LdpNorm = None,
+    ldp_kind: LdpKind = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
     data_dir: DataDir = None,
     threads: Threads = 0,
@@ -65,6 +86,9 @@ def run(
     settings = {**recorded, **values.get("settings", {}), **given_settings}
     if rounds is not None:
         settings["rounds"] = rounds
+    ldp = gather_ldp(ldp_noise, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind)
+    if ldp:
+        values["ldp"] = dict(values.get("ldp") or {}) | ldp
     spec = RunSpec.from_mapping(values | {"settings": settings})
     folder = out or _fresh_folder(spec)
     finished = run_with_progress(spec, folder, data_dir, threads, command=_command())
@@ -115,6 +139,9 @@ def _show(finished: Run, json: bool) -> None:
     print_figures([summary])
     for note in summary["notes"]:
         stdout.print(f"Note: {note}")
+    if "privacy" in summary:
+        for line in privacy_lines(summary["privacy"]):
+            stdout.print(line)
     seconds = summary["seconds_per_round"]
     stdout.print(
         f"{seconds:.3g} s per round, peak memory "
@@ -144,6 +171,44 @@ def print_figures(summaries: list[dict[str, Any]]) -> None:
         rows,
         title=f"{Path(first['data']).name}: {first['users']:,} users, {first['items']:,} items",
     )
+
+
+def gather_ldp(
+    noise: float | None,
+    epsilon: float | None,
+    delta: float | None,
+    clip: float | None,
+    norm: str | None,
+    kind: str | None,
+) -> dict[str, Any]:
+    """The privacy options that were given."""
+    names = ("noise", "epsilon", "delta", "clip", "norm", "kind")
+    values = (noise, epsilon, delta, clip, norm, kind)
+    return {k: v for k, v in zip(names, values, strict=True) if v is not None}
+
+
+def privacy_lines(account: dict[str, Any]) -> list[str]:
+    """A private run's account in words: what was done, the paper's epsilon, the guarantee."""
+    clip = account["clip"]
+    bound = "" if clip is None else f", uploads clipped to {account['norm']} norm {clip:g}"
+    paper = account["paper_epsilon"]
+    worst, median = (paper["epsilon"][name] for name in ("worst", "median"))
+    figure = "undefined without noise"
+    if worst is not None:
+        figure = f"{worst:.3g} for the client of largest weight, {median:.3g} for the median one"
+        figure += "" if clip is not None else f" (its C: {paper['update_bound_is']})"
+    guarantee = account["local_guarantee"]
+    lines = [
+        f"Noise on every upload: {account['kind']}, scale {account['noise']:.4g}{bound}.",
+        f"Paper's epsilon ({paper['definition']}): {figure}.",
+        f"Guarantee of the local mechanism: {guarantee['statement']}.",
+    ]
+    if guarantee["holds"] and guarantee["epsilon_of_sum"] is not None:
+        lines.append(
+            f"Under secure aggregation, where only sums are seen: epsilon "
+            f"{guarantee['epsilon_of_sum']:.3g} at the same delta, if every client is honest."
+        )
+    return lines
 
 
 def _fresh_folder(spec: RunSpec) -> Path:

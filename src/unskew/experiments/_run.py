@@ -27,8 +27,10 @@ from unskew.engine import (
 )
 from unskew.evaluation import prepare
 from unskew.experiments._outcome import SeedOutcome, outcome_of, per_client, summarise
+from unskew.experiments._private import account, mechanism_of, over_seeds
 from unskew.experiments._recommend import Recommender
 from unskew.experiments._spec import RunSpec
+from unskew.privacy import PrivateUploads
 from unskew.types import Interactions, Split, UnskewError
 
 FORMAT, RESULT_FORMAT, VERSION = "unskew-run", "unskew-result", 1
@@ -47,6 +49,8 @@ class Run:
     states: dict[int, State]
     folder: Path | None
     command: str
+    accounts: tuple[dict[str, Any], ...] = ()
+    """Of a private run: each seed's privacy account."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -56,6 +60,7 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The figures as one JSON object: what ``--json`` prints and ``result.json`` holds."""
         rows = [row for outcome in self.outcomes for row in outcome.rows]
+        private = {"privacy": over_seeds(self.accounts)} if self.accounts else {}
         return {
             "method": self.spec.method,
             "settings": dict(self.spec.settings),
@@ -81,6 +86,7 @@ class Run:
             "command": self.command,
             "notes": list(self.split.notes),
             "run_dir": None if self.folder is None else str(self.folder),
+            **private,
         }
 
     def recommender(self, seed: int | None = None) -> Recommender:
@@ -108,15 +114,19 @@ def run(
     split = prepare(interactions, spec.protocol)
     if out is not None:
         _open_folder(out, spec, split, resume, command)
-    outcomes, states = [], {}
+    outcomes, states, accounts = [], {}, []
+    mechanism = mechanism_of(spec, split)
     for seed in spec.seeds:
-        federation = Federation(spec.build(), split, seed, chunk=chunk)
+        transform = None if mechanism is None else PrivateUploads(mechanism)
+        federation = Federation(spec.build(), split, seed, chunk=chunk, transform=transform)
         folder = None if out is None else out / f"seed-{seed}"
-        states[seed] = _train(federation, folder, on_round)
+        states[seed] = _train(federation, folder, on_round, transform)
         outcomes.append(outcome_of(seed, states[seed], split))
+        if mechanism is not None and spec.ldp is not None:
+            accounts.append(account(spec.ldp, mechanism, federation, states[seed].rows))
         if folder is not None:
             _write_per_user(folder / "users.parquet", split, outcomes[-1])
-    finished = Run(spec, split, outcomes, states, out, command)
+    finished = Run(spec, split, outcomes, states, out, command, tuple(accounts))
     if out is not None:
         write_json(
             out / "result.json",
@@ -125,7 +135,12 @@ def run(
     return finished
 
 
-def _train(federation: Federation, folder: Path | None, on_round: OnRound | None) -> State:
+def _train(
+    federation: Federation,
+    folder: Path | None,
+    on_round: OnRound | None,
+    transform: PrivateUploads | None,
+) -> State:
     rounds = federation.method.config.rounds
     checkpoints = None if folder is None else Checkpoints(folder / "state")
     state = None if checkpoints is None else checkpoints.load(federation)
@@ -133,6 +148,9 @@ def _train(federation: Federation, folder: Path | None, on_round: OnRound | None
         state = federation.start()
     while state.round < rounds:
         row = federation.step(state)
+        if transform is not None:
+            # In the round's row, so that a resumed run's account covers all rounds.
+            row["ldp"] = transform.round_figures()
         if checkpoints is not None and folder is not None:
             checkpoints.after_round(state, final=state.round == rounds)
             _write_rounds(folder / "rounds.jsonl", state.rows)

@@ -12,6 +12,7 @@ from typing import Any
 from unskew.data import load
 from unskew.evaluation import PROTOCOLS
 from unskew.methods import create, parse_settings
+from unskew.privacy import LocalPrivacy, check_accountant
 from unskew.types import Interactions, Method, UnskewError
 
 
@@ -37,6 +38,8 @@ class RunSpec:
     """Leave out users with fewer rows (default: the source's own rule)."""
     titles: str | None = None
     """A CSV with the items' titles."""
+    ldp: LocalPrivacy | None = None
+    """What devices do to their uploads before they leave: clipping and noise."""
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -46,7 +49,14 @@ class RunSpec:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
             raise UnskewError("seeds must be distinct whole numbers from 0, at least one.")
         object.__setattr__(self, "settings", parse_settings(self.method, self.settings))
-        self.build()
+        method = self.build()
+        if self.ldp is not None:
+            if method.aggregation == "central":
+                raise UnskewError(
+                    f"{self.method} is not federated and uploads nothing; noise needs a federated "
+                    "method, see `unskew methods`."
+                )
+            check_accountant(self.ldp)
 
     def build(self) -> Method:
         return create(self.method, **self.settings)
@@ -74,7 +84,25 @@ class RunSpec:
                     f'A run has no "{key}"; it has {", ".join(sorted(known))}; '
                     "the method's own settings go under [settings]."
                 )
-        return RunSpec(**{**values, "seeds": tuple(values.get("seeds", (0,)))})
+        seeds, ldp = tuple(values.get("seeds", (0,))), _read_ldp(values.get("ldp"))
+        return RunSpec(**{**values, "seeds": seeds, "ldp": ldp})
+
+
+def _read_ldp(values: Any) -> LocalPrivacy | None:
+    if values is None or isinstance(values, LocalPrivacy):
+        return values
+    known = {f.name: f for f in dataclasses.fields(LocalPrivacy)}
+    if not isinstance(values, Mapping) or not set(values) <= set(known):
+        raise UnskewError(f"ldp must be a table with some of {', '.join(known)}.")
+    return LocalPrivacy(**{key: _number(key, value) for key, value in values.items()})
+
+
+def _number(key: str, value: Any) -> Any:
+    if key in ("norm", "kind") or value is None:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnskewError(f"{key} = {value} of local privacy must be a number.")
+    return float(value)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

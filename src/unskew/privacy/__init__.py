@@ -1,0 +1,28 @@
+"""What devices do to an upload before it leaves, and what that guarantees."""
+
+from unskew.privacy._accounting import (
+    DELTA,
+    calibrated_noise,
+    check_accountant,
+    compositions,
+    local_epsilon,
+    privacy_report,
+    sensitivity,
+    sum_epsilon,
+)
+from unskew.privacy._mechanism import LocalPrivacy, Mechanism, PrivateUploads, Shape
+
+__all__ = [
+    "DELTA",
+    "LocalPrivacy",
+    "Mechanism",
+    "PrivateUploads",
+    "Shape",
+    "calibrated_noise",
+    "check_accountant",
+    "compositions",
+    "local_epsilon",
+    "privacy_report",
+    "sensitivity",
+    "sum_epsilon",
+]

@@ -1,0 +1,69 @@
+"""What `unskew audit privacy` leaves behind: a picture of its rows, and a table in a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from unskew.audit import Dot, Look, tradeoff_picture
+from unskew.cli._output import stderr
+from unskew.engine import write_atomically
+from unskew.experiments._privacy import SPANS, privacy_table, strongest
+from unskew.methods import METHODS
+from unskew.report._palette import styles
+from unskew.types import UnskewError
+
+
+def write_picture(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Quality against attack success for the rows of the first row's data set."""
+    first = rows[0]
+    same = [
+        row
+        for row in _in_order(rows)
+        if (row["data"], row["protocol"]) == (first["data"], first["protocol"])
+        and row["settings"].get("participation") is None
+        and (row["ldp"] is None or row["ldp"]["clip"] is None)
+    ]
+    curves: dict[str, list[Dot]] = {}
+    secure: dict[str, list[Dot]] = {}
+    for row in same:
+        for view, into in (("single_uploads", curves), ("secure_aggregation", secure)):
+            found = strongest(row[view], SPANS[1])
+            if found is not None:
+                success = found[1]["personal_auc"]["mean"]
+                dot = Dot(success, row["quality"]["best_ndcg@10"], f"λ {row['noise']:g}")
+                into.setdefault(row["method"], []).append(dot)
+    looks = {name: Look(style.colour, style.dash) for name, style in styles(curves).items()}
+    name = f"What uploads give away on {Path(first['data']).name} ({first['protocol']} protocol)"
+    text = tradeoff_picture(curves, secure, looks, name)
+    write_atomically(path, lambda file: _discard(file.write(text.encode())))
+    stderr.print(f"Picture: {path}")
+
+
+def fill_page(page: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace what stands between the page's table marks."""
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition("<!-- table:begin")
+    comment, end, after = rest.partition("<!-- table:end")
+    if not (begin and end):
+        raise UnskewError(f"{page} has no <!-- table:begin --> and <!-- table:end --> marks.")
+    head = comment.partition("-->")[0]
+    filled = f"{before}{begin}{head}-->\n{privacy_table(_in_order(rows))}\n{end}{after}"
+    write_atomically(page, lambda file: _discard(file.write(filled.encode())))
+
+
+def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    order = {name: at for at, name in enumerate(METHODS)}
+    return sorted(
+        rows,
+        key=lambda row: (
+            row["data"],
+            order.get(row["method"], len(order)),
+            "participation" in row["settings"],
+            row["noise"],
+        ),
+    )
+
+
+def _discard(_: object) -> None:
+    return None

@@ -1,0 +1,171 @@
+"""Local differential privacy as a transform of uploads: clip, then noise on everything that leaves.
+
+    Q_u' = Q_u + Laplace(0, lambda)            (the PFedCLR paper, section "Privacy analysis")
+
+An upload is the difference of a client's model from the download, so noise on the difference is
+noise on Q_u. It falls on every row of the item table, touched or not (rows left alone would tell
+which items a client has met), and on the dense part. No method knows about it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from unskew.kernels._noise import (
+    CLIP_L1,
+    CLIP_L2,
+    CLIP_ROWS,
+    GAUSSIAN,
+    LAPLACE,
+    NO_CLIP,
+    send_privately,
+    upload_norms,
+)
+from unskew.types import Cohort, Float64, Int64, UnskewError, Upload
+
+Kind = Literal["laplace", "gaussian"]
+Norm = Literal["l1", "l2", "row"]
+_KINDS = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
+_CLIPS = {"l1": CLIP_L1, "l2": CLIP_L2, "row": CLIP_ROWS}
+
+
+class Shape(NamedTuple):
+    """How many numbers one client sends: a table of items × width, and a dense part."""
+
+    n_items: int
+    width: int
+    dense: int
+
+    @property
+    def entries(self) -> int:
+        return self.n_items * self.width + self.dense
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What a device does to its upload, in numbers."""
+
+    noise: float
+    """Laplace's scale lambda, or the Gaussian's standard deviation; 0: none."""
+    kind: Kind = "laplace"
+    clip: float | None = None
+    """Bound on the upload's norm; None: not clipped."""
+    norm: Norm = "l1"
+    """Which norm: of the whole upload (l1, l2), or the L2 norm of every row (row)."""
+
+
+@dataclass(frozen=True)
+class LocalPrivacy:
+    """What a user asks for: a strength of noise, or a budget that decides it."""
+
+    noise: float | None = None
+    """The paper's lambda (for Gaussian noise its standard deviation)."""
+    epsilon: float | None = None
+    """Budget of the worst client over the whole run, in place of ``noise``."""
+    delta: float = 1e-5
+    """The delta that goes with epsilon."""
+    clip: float | None = None
+    """Bound on the norm of an upload. Without it noise guarantees nothing."""
+    norm: Norm = "l1"
+    """What ``clip`` bounds: l1 or l2 of the whole upload, or the L2 norm of each row."""
+    kind: Kind | None = None
+    """laplace or gaussian; default: gaussian for clip with norm l2, otherwise laplace."""
+
+    def __post_init__(self) -> None:
+        if self.norm not in _CLIPS:
+            raise UnskewError(f'The clipping norm "{self.norm}" must be one of l1, l2, row.')
+        if self.kind not in (None, *_KINDS):
+            raise UnskewError(f'The noise "{self.kind}" must be laplace or gaussian.')
+        if (self.noise is None) == (self.epsilon is None):
+            raise UnskewError("Local privacy needs either a noise strength or an epsilon.")
+        for name in ("noise", "epsilon", "clip", "delta"):
+            value = getattr(self, name)
+            least = 0 if name == "noise" else 1e-300
+            if value is not None and not least <= value < math.inf:
+                raise UnskewError(f"{name} = {value} of local privacy must be finite and positive.")
+        if self.delta >= 1:
+            raise UnskewError(f"delta = {self.delta} of local privacy must be below 1.")
+        if self.epsilon is not None and self.clip is None:
+            raise UnskewError("A budget epsilon needs a clip: without a bound no noise suffices.")
+        if self.epsilon is not None and (self.drawn, self.norm) not in _BUDGETED:
+            raise UnskewError(
+                "A budget epsilon needs Laplace noise with norm l1, or Gaussian with l1 or l2."
+            )
+
+    @property
+    def drawn(self) -> Kind:
+        """Which noise, where none is named."""
+        if self.kind is not None:
+            return self.kind
+        return "gaussian" if self.clip is not None and self.norm == "l2" else "laplace"
+
+    def with_noise(self, noise: float) -> Mechanism:
+        return Mechanism(noise, self.drawn, self.clip, self.norm)
+
+
+_BUDGETED = (("laplace", "l1"), ("gaussian", "l1"), ("gaussian", "l2"))
+
+
+class PrivateUploads:
+    """The transform for the engine. Of the round at hand it remembers what accounting needs.
+
+    With a clip, clients count equally: their weight, the number of samples, is not protected by
+    noise and would tell how much they have. ``key`` names the noise's streams in place of the run's
+    seed: a simulation may be repeated by anyone who knows its seed, a device's noise must not be,
+    so a deployment draws a key of its own on every device and shows it to nobody.
+    """
+
+    def __init__(self, mechanism: Mechanism, key: int | None = None) -> None:
+        self.mechanism, self._key = mechanism, key
+        self.shape: Shape | None = None
+        self._users: list[Int64] = []
+        self._weights: list[Float64] = []
+        self._largest = np.zeros(2)
+
+    def __call__(self, upload: Upload, cohort: Cohort) -> Upload:
+        m = self.mechanism
+        l1, l2 = upload_norms(upload)
+        if m.clip is not None:
+            upload = upload._replace(weight=np.sign(upload.weight))
+        self._users.append(cohort.users)
+        self._weights.append(upload.weight)
+        self._largest = np.maximum(self._largest, (l1.max(initial=0), l2.max(initial=0)))
+        self.shape = Shape(cohort.n_items, upload.rows.values.shape[1], upload.dense.shape[1])
+        clip = NO_CLIP if m.clip is None else _CLIPS[m.norm]
+        return send_privately(
+            upload,
+            cohort.users,
+            cohort.n_items,
+            cohort.seed if self._key is None else self._key,
+            cohort.round,
+            _KINDS[m.kind],
+            m.noise,
+            clip,
+            0.0 if m.clip is None else m.clip,
+            l1 if m.norm == "l1" else l2,
+        )
+
+    def round_figures(self) -> dict[str, Any]:
+        """What the round adds to the account, as JSON; the next round starts afresh."""
+        users, weights = np.concatenate(self._users), np.concatenate(self._weights)
+        sent = weights > 0
+        shares = weights[sent] / weights.sum() if sent.any() else np.zeros(1)
+        figures: dict[str, Any] = {
+            "sent": int(sent.sum()),
+            "largest_l1": float(self._largest[0]),
+            "largest_l2": float(self._largest[1]),
+            "largest_share": float(shares.max()),
+            "median_share": float(np.median(shares)),
+            "shape": list(self.shape or (0, 0, 0)),
+        }
+        if 0 < sent.sum() < len(sent):
+            figures["senders"] = users[sent].tolist()
+        self._forget()
+        return figures
+
+    def _forget(self) -> None:
+        self._users, self._weights, self._largest = [], [], np.zeros(2)

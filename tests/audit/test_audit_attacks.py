@@ -1,0 +1,196 @@
+"""Attack success is counted right, and the attacks find what is there and nothing else."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from unskew.audit import CuriousServer, Dot, Look, measure, tradeoff_picture
+from unskew.audit._attacks import direction, main_direction, support
+from unskew.audit._success import auc, mid_ranks, personal_auc
+from unskew.engine import Federation, model_checksum
+from unskew.experiments import RunSpec
+from unskew.experiments._privacy import (
+    audit_privacy,
+    best,
+    federated_methods,
+    privacy_table,
+    strongest,
+    with_noise,
+)
+from unskew.methods import create
+from unskew.types import Interactions, Split, UnskewError
+
+draw = np.random.default_rng(0)
+
+
+def test_auc_is_the_mann_whitney_statistic() -> None:
+    for _ in range(20):
+        scores = draw.integers(0, 6, 40).astype(float)
+        owned = draw.random(40) < 0.3
+        expected = scipy.stats.mannwhitneyu(scores[owned], scores[~owned]).statistic
+        expected /= owned.sum() * (~owned).sum()
+        assert auc(mid_ranks(scores), owned) == pytest.approx(expected)
+
+
+def test_personal_auc_counts_pairs_of_users_over_the_same_item() -> None:
+    ranks = draw.integers(0, 5, (12, 30)).astype(float)
+    owned = draw.random((12, 30)) < 0.4
+    found = personal_auc(ranks, owned)
+    for u in range(12):
+        wins = []
+        for i in np.flatnonzero(owned[u]):
+            others = ranks[~owned[:, i], i]
+            if len(others):
+                wins.append(((ranks[u, i] > others) + 0.5 * (ranks[u, i] == others)).mean())
+        assert found[u] == pytest.approx(np.mean(wins))
+
+
+def test_what_is_known_of_everybody_is_not_personal() -> None:
+    """Popularity finds many items of everyone, and tells nothing about anyone."""
+    popularity = draw.random(200)
+    owned = draw.random((50, 200)) < 0.5 * popularity
+    success = measure(np.tile(popularity, (50, 1)), owned)
+    assert success.auc.mean > 0.6
+    assert success.personal_auc.mean == 0.5
+
+
+def test_perfect_and_blind_attacks() -> None:
+    owned = draw.random((60, 300)) < 0.1
+    perfect = measure(owned.astype(float), owned)
+    assert perfect.auc.mean == perfect.precision.mean == perfect.recovered.mean == 1
+    blind = measure(draw.random((60, 300)), owned)
+    assert blind.auc.low < 0.5 < blind.auc.high
+    assert blind.personal_auc.low < 0.5 < blind.personal_auc.high
+    assert blind.recovered.mean == 0
+    silent = measure(np.full((3, 300), np.nan), owned[:3])
+    assert silent.users == 0
+
+
+def test_direction_finds_the_smaller_side() -> None:
+    """Rows moved along a vector, few one way and many the other, the rest not at all."""
+    p = draw.standard_normal(8)
+    sides = np.zeros(100)
+    sides[:6], sides[6:30] = 1.0, -1.0
+    D = (sides[:, None] * p * draw.uniform(0.5, 1, (100, 1))).astype(np.float32)[None]
+    along = direction(D, main_direction(D))[0]
+    assert set(np.argsort(-along)[:6]) == set(range(6))
+    assert np.all(support(D)[0, 30:] == 0)
+
+
+SETTINGS = {"rounds": 6, "local_epochs": 3}
+
+
+@pytest.fixture(scope="module")
+def few(demo_data: Interactions) -> Interactions:
+    """The demo's first users and its more popular items."""
+    popularity = np.bincount(demo_data.items, minlength=len(demo_data.item_ids))
+    popular = np.argsort(-popularity, kind="stable")[:300]
+    keep = (demo_data.users < 150) & np.isin(demo_data.items, popular)
+    columns = ("users", "items", "ratings", "timestamps")
+    there = {name: getattr(demo_data, name) for name in columns}
+    return replace(demo_data, **{n: None if c is None else c[keep] for n, c in there.items()})
+
+
+@pytest.fixture(scope="module")
+def audits(few: Interactions) -> dict[tuple[str, float], dict[str, Any]]:
+    """FedMF with and without noise on the demo data, forty users attacked."""
+    spec = RunSpec("fedmf", SETTINGS | {"participation": 1.0}, "demo")
+    return {
+        ("fedmf", noise): audit_privacy(with_noise(spec, noise), few, targets=40)
+        for noise in (0.0, 0.2, 100.0)
+    }
+
+
+def test_plain_uploads_give_the_items_away(audits: Any) -> None:
+    view = audits["fedmf", 0.0]["single_uploads"]
+    for span in ("one round", "whole run"):
+        assert view[span]["direction"]["auc"]["mean"] > 0.95
+        assert view[span]["shadow"]["auc"]["mean"] > 0.95
+    assert best(view, "whole run")[1]["recovered"]["mean"] > 0.5
+
+
+def test_strong_noise_hides_them(audits: Any) -> None:
+    for attack in audits["fedmf", 100.0]["single_uploads"]["one round"].values():
+        assert abs(attack["personal_auc"]["mean"] - 0.5) < 0.05
+
+
+def test_taking_part_again_and_again_undoes_noise(audits: Any) -> None:
+    view = audits["fedmf", 0.2]["single_uploads"]
+    once, always = (best(view, span)[1]["auc"] for span in ("one round", "whole run"))
+    assert always["low"] > once["high"]
+
+
+def test_a_sum_over_everyone_tells_nobody_apart(audits: Any) -> None:
+    view = audits["fedmf", 0.0]["secure_aggregation"]
+    for span in ("one round", "whole run"):
+        for attack in view[span].values():
+            assert attack["personal_auc"]["mean"] == pytest.approx(0.5, abs=1e-9)
+    assert best(view, "one round")[1]["auc"]["mean"] > 0.5, "what is popular is not hidden"
+
+
+def test_the_account_stands_in_the_row(audits: Any) -> None:
+    assert "privacy" not in audits["fedmf", 0.0]
+    said = audits["fedmf", 0.2]["privacy"]["local_guarantee"]["statement"]
+    assert said.startswith("no guarantee")
+    table = privacy_table(list(audits.values()))
+    assert table.count("\n") == 1 + len(audits)
+    assert strongest(audits["fedmf", 0.0]["single_uploads"], "never") is None
+
+
+@pytest.mark.parametrize("name", federated_methods())
+def test_every_federated_method_can_be_audited(name: str, few: Interactions) -> None:
+    row = audit_privacy(RunSpec(name, {"rounds": 2}, "demo"), few, targets=10)
+    assert {"support", "direction", "shadow"} <= set(row["single_uploads"]["whole run"])
+    individual = create(name).aggregation == "individual"
+    assert ("refused" in row["secure_aggregation"]) == individual
+    assert ("dense" in row["single_uploads"]["one round"]) == (name == "fedncf")
+
+
+def test_central_methods_have_nothing_to_audit(few: Interactions) -> None:
+    with pytest.raises(UnskewError, match="not federated"):
+        audit_privacy(RunSpec("ease"), few)
+
+
+def test_a_watched_federation_trains_as_an_unwatched_one(tiny_split: Split) -> None:
+    method = create("fedmf", rounds=2)
+
+    def trained(server: CuriousServer | None) -> str:
+        federation = Federation(method, tiny_split, 0, transform=server)
+        state = federation.start()
+        for round in (1, 2):
+            if server is not None:
+                server.begin_round(method.download(state.server), round, 0)
+            federation.step(state)
+            if server is not None:
+                server.end_round(round)
+        return model_checksum(state)
+
+    plan = Federation(method, tiny_split, 0)
+    cohorts = [plan.cohort_of(round) for round in (1, 2)]
+    watching = CuriousServer(np.arange(5), tiny_split.n_items, cohorts)
+    assert trained(watching) == trained(None)
+
+
+def test_an_audit_is_the_same_every_time(few: Interactions) -> None:
+    spec = RunSpec("pfedclr", {"rounds": 2, "local_epochs": 1}, "demo")
+    rows = [audit_privacy(with_noise(spec, 0.3), few, targets=10) for _ in range(2)]
+    assert rows[0] == rows[1]
+    other = audit_privacy(replace(with_noise(spec, 0.3), seeds=(1,)), few, targets=10)
+    assert other["single_uploads"] != rows[0]["single_uploads"]
+
+
+def test_the_picture_has_a_curve_per_method_and_hollow_sums() -> None:
+    curves = {"a": [Dot(1.0, 0.07, "λ 0"), Dot(0.6, 0.05, "λ 1")], "b<": [Dot(0.9, 0.02, "λ 0")]}
+    looks = {"a": Look("#0072b2", ""), "b<": Look("#d55e00", "7 3")}
+    text = tradeoff_picture(curves, {"a": [Dot(0.5, 0.07, "λ 0")]}, looks, "On <demo>")
+    root = ElementTree.fromstring(text)
+    circles = [node for node in root.iter() if node.tag.endswith("circle")]
+    assert len(circles) == 4
+    assert [c.get("fill") for c in circles].count("#ffffff") == 1
+    assert all(0 <= float(c.get("cx", -1)) <= 880 for c in circles)
