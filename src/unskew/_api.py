@@ -13,7 +13,7 @@ from unskew.types import Interactions
 
 
 def fit(
-    method: str = "pfedclr",
+    method: str = "fedrefit",
     data: Interactions | str = "demo",
     *,
     protocol: str = "leak-free",

@@ -35,7 +35,8 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(place):
     """An undisturbed run of two seeds that several tests look at."""
-    arguments = ("run", "--rounds", 6, "--seeds", "0,1", "--set", "local_epochs=2")
+    method = ("--method", "pfedclr", "--set", "local_epochs=2")
+    arguments = ("run", *method, "--rounds", 6, "--seeds", "0,1")
     stdout, _ = unskew(*arguments, "--out", "run", "--json", cwd=place)
     return json.loads(stdout)
 
@@ -83,7 +84,7 @@ def test_the_run_folder_holds_rows_per_round_and_values_per_user(finished, place
 
 def test_a_config_file_says_the_same_as_options(finished, place):
     (place / "same.toml").write_text(
-        'data = "demo"\nseeds = [0, 1]\n[settings]\nrounds = 6\nlocal_epochs = 2\n'
+        'method = "pfedclr"\ndata = "demo"\nseeds = [0, 1]\n[settings]\nrounds = 6\nlocal_epochs = 2\n'
     )
     stdout, _ = unskew("run", "--config", "same.toml", "--out", "again", "--json", cwd=place)
     assert json.loads(stdout)["model_sha256"] == finished["model_sha256"]
@@ -129,7 +130,18 @@ def test_killed_three_times_and_resumed_ends_with_the_same_bits(place):
 
 def test_interrupting_says_how_to_go_on(place):
     process = subprocess.Popen(
-        [sys.executable, "-m", "unskew", "run", "--rounds", "500", "--out", "stopped"],
+        [
+            sys.executable,
+            "-m",
+            "unskew",
+            "run",
+            "--method",
+            "fedmf",
+            "--rounds",
+            "500",
+            "--out",
+            "stopped",
+        ],
         cwd=place,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -269,14 +281,14 @@ def test_a_preset_gives_settings_that_set_overrides(place):
 
 def test_the_demo_ends_with_a_table_and_a_report(place):
     stdout, _ = unskew("demo", "--rounds", 2, "--out", "demo", cwd=place)
-    for name in ("pfedclr", "fedmf", "popularity"):
+    for name in ("pfedclr", "fedmf", "fedrefit", "popularity"):
         assert name in stdout
     page = (place / "demo" / "report.html").read_text()
     assert str(place / "demo" / "report.html") in stdout.replace("\n", "")
     assert "popularity" in page
     again, _ = unskew("demo", "--rounds", 2, "--out", "demo", "--json", cwd=place)
     runs = json.loads(again)["runs"]
-    assert [run["protocol"] for run in runs] == ["paper", "leak-free", "leak-free", "leak-free"]
+    assert [run["protocol"] for run in runs] == ["paper", *["leak-free"] * 4]
 
 
 def test_importing_the_package_imports_nothing_heavy():

@@ -81,7 +81,7 @@ def run(
         "min_user_rows": min_user_rows,
     }
     values |= {key: value for key, value in given.items() if value is not None}
-    recorded = {} if preset is None else preset_of(values.get("method", "pfedclr"), preset)
+    recorded = {} if preset is None else preset_of(values.get("method", "fedrefit"), preset)
     given_settings = parse_pairs(set_ or [], "--set")
     settings = {**recorded, **values.get("settings", {}), **given_settings}
     if rounds is not None:

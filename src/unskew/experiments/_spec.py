@@ -20,7 +20,7 @@ from unskew.types import Interactions, Method, UnskewError
 class RunSpec:
     """A method with its settings, on a source, under a protocol, for some seeds."""
 
-    method: str = "pfedclr"
+    method: str = "fedrefit"
     """Name in the registry."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the method that differ from its defaults."""
