@@ -84,7 +84,8 @@ def test_the_run_folder_holds_rows_per_round_and_values_per_user(finished, place
 
 def test_a_config_file_says_the_same_as_options(finished, place):
     (place / "same.toml").write_text(
-        'method = "pfedclr"\ndata = "demo"\nseeds = [0, 1]\n[settings]\nrounds = 6\nlocal_epochs = 2\n'
+        'method = "pfedclr"\ndata = "demo"\nseeds = [0, 1]\n'
+        "[settings]\nrounds = 6\nlocal_epochs = 2\n"
     )
     stdout, _ = unskew("run", "--config", "same.toml", "--out", "again", "--json", cwd=place)
     assert json.loads(stdout)["model_sha256"] == finished["model_sha256"]
