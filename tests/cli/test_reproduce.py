@@ -2,10 +2,21 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
-from unskew.experiments import RunSpec, main_table, paper_value, parts_cells
+import pytest
+
+from unskew.experiments import (
+    TABLES,
+    RunSpec,
+    main_table,
+    paper_value,
+    parts_cells,
+    read_rows,
+)
 from unskew.methods import METHODS
 
 
@@ -85,3 +96,60 @@ def test_the_papers_figure_stands_beside_ours_under_paper_only():
     assert "0.999" not in honest
     assert "0.500 ± 0.010 / 0.500 ± 0.010 · " in honest
     assert paper_value("ease", "ml-100k") is None
+
+
+def test_every_name_leaves_its_output_quickly_and_apart(tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    cells = ("--quick", "--data", "demo", "--protocol", "leak-free")
+    cells += ("--methods", "pfedclr,fedmf")
+    done = reproduce(tmp_path, *cells, table="all")
+    assert done.returncode == 0, done.stderr
+    assert "quick 1/" in done.stderr
+    assert not (tmp_path / "results").exists()
+    assert not (tmp_path / "docs").exists()
+    folder = tmp_path / "runs/quick"
+    page = (folder / "docs/results.md").read_text()
+    assert page.startswith("# Results of a quick run")
+    assert [
+        table.title for table in TABLES.values() if f"## {table.title} (quick)" not in page
+    ] == []
+    for table in TABLES.values():
+        if table.charts is not None:
+            drawn = {path.suffix for path in (folder / "docs/figures").glob(f"{table.name}-*")}
+            assert drawn == {".svg", ".png"}, table.name
+    rows = [
+        json.loads(line)
+        for path in (folder / "results").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert all(row["quick"] for row in rows)
+    curves = [row for row in rows if "curves" in row]
+    assert {len(row["curves"]["test"]["hr@10"]) for row in curves} == {4, 8}
+
+    again = reproduce(tmp_path, *cells, table="all")
+    assert again.returncode == 0
+    assert "1/" not in again.stderr, "nothing ran again"
+
+
+def test_a_kill_loses_at_most_the_cell_being_run(tmp_path):
+    words = "reproduce main --quick --data demo --methods popularity,item-knn,fedmf,pfedclr"
+    command = [sys.executable, "-m", "unskew", *words.split(), "--results", "rows"]
+    how = {"cwd": tmp_path, "env": {**os.environ, "UNSKEW_DATA": str(tmp_path)}, "text": True}
+    rows = tmp_path / "rows/main.jsonl"
+    killed = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, **how)
+    deadline = time.monotonic() + 240
+    while not (rows.exists() and len(rows.read_bytes()) > 0) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.killpg(killed.pid, signal.SIGKILL)
+    told = killed.communicate()[1]
+    kept = rows.read_text().splitlines()
+    assert killed.returncode == -signal.SIGKILL
+    assert len(kept) < 8, "killed before it was through"
+    assert len(kept) >= told.count(" min left"), "whatever was reported as done is kept"
+
+    done = subprocess.run(command, capture_output=True, timeout=300, check=False, **how)
+    assert done.returncode == 0, done.stderr
+    whole = sum(line.endswith("}") for line in kept)
+    assert done.stderr.count(" min left") == 8 - whole, "only what has no row is run"
+    assert len({row["command"] for row in read_rows(rows)}) == 8

@@ -11,6 +11,8 @@ def main() -> None:
 
     from unskew.cli import _audit, _data, _demo, _deploy, _device, _reproduce, _results, _run
     from unskew.cli._output import stderr
+    from unskew.cli._skew import skew
+    from unskew.cli._tune import tune
     from unskew.types import UnskewError
 
     app = typer.Typer(
@@ -29,9 +31,11 @@ def main() -> None:
         _results.report,
         _demo.demo,
         _reproduce.reproduce,
+        tune,
     ):
         app.command()(command)
     app.add_typer(_data.app, name="data")
+    _audit.app.command()(skew)
     app.add_typer(_audit.app, name="audit")
     app.add_typer(_deploy.app, name="deploy")
     app.add_typer(_device.app, name="device")

@@ -1,14 +1,15 @@
-"""unskew reproduce: remake tables, cell by cell, into committed rows and a document."""
+"""unskew reproduce: remake tables and figures, cell by cell, into rows, a document and pictures."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from unskew.cli._figures import draw_figures, figures_of
 from unskew.cli._options import DataDir, parse_seeds
 from unskew.cli._output import stderr, stdout
 from unskew.engine import write_atomically
@@ -18,99 +19,233 @@ from unskew.experiments import (
     append_row,
     comparison,
     document,
+    fingerprint,
     in_order,
     missing,
-    parts_cells,
     read_rows,
     run_cell,
+    run_here,
     side_by_side,
     users_folder,
 )
-from unskew.methods import METHODS
+from unskew.experiments.tables import STORES, TABLES, Plan, Table, Task, plain
 from unskew.types import UnskewError
 
-NAMES = ("main", "against", "parts")
+NAMES = (*TABLES, "all")
 _SIDE_BY_SIDE = ("pfedclr", "fedmf", "fedrefit", "popularity", "ease")
 """The methods of the page's table: the paper's, its backbone, ours, and two for honesty's sake."""
+_RUNS = tuple(name for name in STORES if name not in ("curves", "against"))
+"""The files with rows of cells."""
+
+
+class Places(NamedTuple):
+    """Where things are kept."""
+
+    results: Path
+    keep: Path
+    doc: Path
+    figures: Path
+    data_dir: Path | None
+
+    def rows(self, store: str, quick: bool) -> list[dict[str, Any]]:
+        """A quick run sees quick rows only, any other only the others."""
+        rows = read_rows(self.results / f"{store}.jsonl")
+        return [row for row in rows if bool(row.get("quick")) == quick]
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Which table: main, against, parts.")] = "main",
+    name: Annotated[str, typer.Argument(help=f"Which: {', '.join(NAMES)}.")] = "main",
     methods: Annotated[
         str | None,
         typer.Option(help="Comma-separated; default all. against: the first against the others."),
     ] = None,
-    data: Annotated[str, typer.Option(help="Comma-separated.")] = ",".join(DATASETS),
+    data: Annotated[
+        str | None, typer.Option(help="Comma-separated; default: as in the paper.")
+    ] = None,
     protocol: Annotated[str, typer.Option(help="Comma-separated.")] = "paper,leak-free",
-    seeds: Annotated[str, typer.Option(help="For example 0,1,2 or 0-4.")] = "0-2",
-    results: Annotated[Path, typer.Option(help="Where the rows are kept.")] = Path("results"),
-    keep: Annotated[Path, typer.Option(help="Where per-user values are kept.")] = Path(
-        "runs/cells"
-    ),
-    doc: Annotated[Path, typer.Option(help="The document made from them.")] = Path(
-        "docs/results.md"
-    ),
+    seeds: Annotated[
+        str | None, typer.Option(help="For example 0,1,2 or 0-4; default 0-2, quick 0.")
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="A few rounds, kept apart in runs/quick: only to see it work."
+        ),
+    ] = False,
+    results: Annotated[
+        Path | None, typer.Option(help="Where the rows are kept (default results).")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Where per-user values are kept (default runs/cells).")
+    ] = None,
+    doc: Annotated[
+        Path | None, typer.Option(help="The document made of them (default docs/results.md).")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Where pictures are put (default docs/figures).")
+    ] = None,
     readme: Annotated[
         Path | None, typer.Option(help="A page whose side-by-side table is made anew.")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Run every cell that has no row yet, then write the tables. Stop and start it at will."""
+    """Run every cell that has no row yet, then write tables and figures. Stop and start at will."""
     if name not in NAMES:
         raise UnskewError(f'There is no table "{name}"; there are {", ".join(NAMES)}.')
-    wanted = list(METHODS) if methods is None else methods.split(",")
-    cells = [
-        Cell(method, source, kind, parse_seeds(seeds))
-        for source in data.split(",")
-        for kind in protocol.split(",")
-        for method in wanted
-    ]
-    rows = results / ("parts.jsonl" if name == "parts" else "main.jsonl")
-    if name == "parts":
-        cells = parts_cells(data.split(","), parse_seeds(seeds))
-    todo = missing(cells, read_rows(rows))
-    if name == "against":
-        todo = [cell for cell in cells if not (users_folder(keep, cell) / "run.json").exists()]
-    failures = _run(todo, rows, keep if name == "against" else None, data_dir)
-    if name == "against":
-        _compare(cells, results / "against.jsonl", keep)
-    tables = {table: read_rows(results / f"{table}.jsonl") for table in NAMES}
-    write_text(doc, document(**tables))
+    wanted = None if methods is None else tuple(methods.split(","))
+    fingerprint(*(wanted or ()))  # an unknown method is an error before anything is run
+    plan = Plan(
+        None if data is None else tuple(data.split(",")),
+        tuple(protocol.split(",")),
+        parse_seeds(seeds or ("0" if quick else "0-2")),
+        wanted,
+        quick,
+    )
+    base = Path("runs/quick") if quick else Path()
+    places = Places(
+        results or base / "results",
+        keep or (base / "cells" if quick else Path("runs/cells")),
+        doc or base / "docs/results.md",
+        figures or base / "docs/figures",
+        data_dir,
+    )
+    if quick:
+        stderr.print("Quick run: a few rounds, one seed; its figures say nothing about methods.")
+    tables = list(TABLES.values()) if name == "all" else [TABLES[name]]
+    jobs = _todo(tables, plan, places)
+    failures = _run(jobs, plan, places)
+    if TABLES["against"] in tables:
+        _compare(TABLES["against"].cells(plan), {job.cell.command for job in jobs}, plan, places)
+    stores = {store: places.rows(store, quick) for store in STORES}
+    failures += draw_figures(tables, stores, places.figures, quick)
+    pictures = figures_of(stores, places.figures, places.doc.parent)
+    write_text(places.doc, document(stores, pictures, quick))
     if readme is not None:
-        _fill(readme, tables["main"])
-    stdout.print(f"Tables: {doc}")
+        _fill(readme, stores["main"])
+    stdout.print(f"{'Quick tables' if quick else 'Tables'}: {places.doc}")
     if failures:
         raise typer.Exit(1)
 
 
-def _run(todo: Sequence[Cell], rows: Path, keep: Path | None, data_dir: Path | None) -> int:
-    """Run cells one by one; how many failed."""
+class Job(NamedTuple):
+    """A cell to run, the file for its row, and whether its per-user values or curves are kept."""
+
+    cell: Cell | Task
+    store: str
+    keep: bool
+    curves: bool
+
+
+def _todo(tables: Sequence[Table], plan: Plan, places: Places) -> list[Job]:
+    """What has to be run, each cell once whichever tables need it."""
+    rows = [row for store in _RUNS for row in places.rows(store, plan.quick)]
+    curves = places.rows("curves", plan.quick)
+    jobs: dict[str, Job] = {}
+    for table in tables:
+        cells = list(table.cells(plan))
+        unmade = {cell.command for cell in missing(cells, rows)}
+        if table.curves and table.name != "main":
+            runs = [cell for cell in cells if isinstance(cell, Cell)]
+            unmade |= {cell.command for cell in missing(runs, curves)}
+        for cell in cells:
+            kept = table.name == "against" and isinstance(cell, Cell)
+            if kept and isinstance(cell, Cell):
+                header = users_folder(places.keep, cell) / "run.json"
+                unmade |= set() if header.exists() else {cell.command}
+            if cell.command in unmade:
+                known = jobs.get(cell.command, Job(cell, "", False, False))
+                store = known.store or _store(cell, table, plan)
+                keep, curved = known.keep or kept, known.curves or table.curves
+                jobs[cell.command] = Job(cell, store, keep, curved)
+    return list(jobs.values())
+
+
+def _store(cell: Cell | Task, table: Table, plan: Plan) -> str:
+    """Runs of a method as it comes are rows of the main table, whoever asked for them."""
+    if isinstance(cell, Cell) and not [key for key, _ in _own(cell, plan)]:
+        return "main"
+    return table.store
+
+
+def _own(cell: Cell, plan: Plan) -> list[tuple[str, str]]:
+    """A cell's settings without what made it quick."""
+    short = plan.quick and plan.shortened(cell._replace(settings=())).settings
+    return [pair for pair in cell.settings if not (short and pair[0] == "rounds")]
+
+
+def _run(jobs: Sequence[Job], plan: Plan, places: Places) -> int:
+    """Run jobs one by one; how many failed."""
     failures, began = 0, time.monotonic()
-    for i, cell in enumerate(todo):
+    mark = "quick " if plan.quick else ""
+    for i, job in enumerate(jobs):
         started = time.monotonic()
-        folder = None if keep is None else users_folder(keep, cell)
         try:
-            append_row(rows, run_cell(cell, data_dir, folder))
+            row = _make(job, plan, places)
+            curves = row.pop("curves", None)
+            if job.curves and curves is not None:
+                about = ("method", "data", "protocol", "seeds", "settings", "command", "source")
+                kept = {key: row[key] for key in about} | {"curves": curves}
+                append_row(places.results / "curves.jsonl", kept | _quick(plan))
+            append_row(places.results / f"{job.store}.jsonl", row)
         except UnskewError as error:
             failures += 1
             stderr.print(f"unskew: {error}", markup=False)
-            continue
-        left = (time.monotonic() - began) / (i + 1) * (len(todo) - i - 1)
+        except Exception as error:
+            failures += 1
+            what = f"{type(error).__name__}: {error}"
+            stderr.print(f"unskew: {job.cell.command} failed: {what}", markup=False)
+        left = (time.monotonic() - began) / (i + 1) * (len(jobs) - i - 1)
         stderr.print(
-            f"{i + 1}/{len(todo)} {cell.method} on {cell.data}, {cell.protocol}: "
-            f"{time.monotonic() - started:.0f} s, about {left / 60:.0f} min left"
+            f"{mark}{i + 1}/{len(jobs)} {_name(job.cell)}: "
+            f"{time.monotonic() - started:.0f} s, about {left / 60:.0f} min left",
+            markup=False,
         )
     return failures
 
 
-def _compare(cells: Sequence[Cell], rows: Path, keep: Path) -> None:
-    """The first method against each of the others, wherever both have been run."""
-    run = [cell for cell in cells if (users_folder(keep, cell) / "run.json").exists()]
+def _make(job: Job, plan: Plan, places: Places) -> dict[str, Any]:
+    """A job's row; a quick one is made in this process and says that it is quick."""
+    cell = job.cell
+    if isinstance(cell, Task):
+        row = cell.make(places.data_dir) | {"command": cell.command}
+        return row | {"source": fingerprint(*cell.methods)} | _quick(plan)
+    keep = users_folder(places.keep, cell) if job.keep else None
+    if not plan.quick:
+        return run_cell(cell, places.data_dir, keep)
+    row = run_here(cell, places.data_dir, keep)
+    own = {key for key, _ in _own(cell, plan)}
+    row["settings"] = {key: value for key, value in row["settings"].items() if key in own}
+    return row | _quick(plan)
+
+
+def _quick(plan: Plan) -> dict[str, bool]:
+    return {"quick": True} if plan.quick else {}
+
+
+def _name(cell: Cell | Task) -> str:
+    if isinstance(cell, Task):
+        return cell.command.removeprefix("unskew ")
+    chosen = "".join(f", {key} {value}" for key, value in cell.settings)
+    return f"{cell.method} on {cell.data}, {cell.protocol}{chosen}"
+
+
+def _compare(cells: Sequence[Any], fresh: set[str], plan: Plan, places: Places) -> None:
+    """The first method against each of the others, wherever both have been run; again only where
+    one of the two is fresh."""
+    run = [cell for cell in cells if (users_folder(places.keep, cell) / "run.json").exists()]
+    known = {_pair(row) for row in places.rows("against", plan.quick)}
     for ours in (cell for cell in run if cell.method == cells[0].method):
         for theirs in run:
             same = (theirs.data, theirs.protocol) == (ours.data, ours.protocol)
-            if same and theirs.method != ours.method:
-                append_row(rows, comparison(keep, ours, theirs))
+            old = (ours.data, ours.protocol, ours.method, theirs.method) in known
+            stale = not old or ours.command in fresh or theirs.command in fresh
+            if same and theirs.method != ours.method and stale:
+                row = comparison(places.keep, ours, theirs) | _quick(plan)
+                append_row(places.results / "against.jsonl", row)
+
+
+def _pair(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["data"], row["protocol"], row["method"], row["against"]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -128,7 +263,7 @@ def _fill(page: Path, rows: list[dict[str, Any]]) -> None:
     if not (begin and end):
         raise UnskewError(f"{page} has no <!-- table:begin --> and <!-- table:end --> marks.")
     head = comment.partition("-->")[0]
-    shown = [row for row in in_order(rows) if row["method"] in _SIDE_BY_SIDE]
-    shown = [row for row in shown if row["data"] in DATASETS and not row["settings"]]
+    shown = [row for row in plain(in_order(rows)) if row["method"] in _SIDE_BY_SIDE]
+    shown = [row for row in shown if row["data"] in DATASETS]
     shown.sort(key=lambda row: DATASETS.index(row["data"]))
     write_text(page, f"{before}{begin}{head}-->\n{side_by_side(shown)}\n{end}{after}")

@@ -2,84 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from unskew.experiments._against import DATA as ORDER
-from unskew.experiments._against import against_table
-from unskew.experiments._parts import parts_table
-from unskew.experiments._reproduce import main_table
-from unskew.methods import METHODS
+from unskew.experiments.tables import TABLES, Row, Stores
 
-Row = dict[str, Any]
-
-
-def document(main: Sequence[Row], against: Sequence[Row], parts: Sequence[Row]) -> str:
-    """The whole page."""
-    rows = in_order(main)
-    defaults = [row for row in rows if not row["settings"]]
-    commands = "\n".join(row["command"] for row in (*rows, *parts))
-    sections = [
-        f"""# Results
+_HEAD = """# Results
 
 Made by `unskew reproduce` from the rows in `results/`; do not edit by hand. Every figure is taken
 at the round with the best validation NDCG@10; mean ± standard deviation over seeds where there are
 several, one seed where no deviation stands.
+"""
+_QUICK_HEAD = """# Results of a quick run
 
-## Protocol `paper`
+**Quick: a few rounds, one seed, parts of the grids. These figures say that everything works, and
+nothing about any method.** Made by `unskew reproduce --quick`.
+"""
 
-HR@10 / NDCG@10 among 99 sampled candidates, and in brackets what the PFedCLR paper prints. These
-figures leak the held-out item ([protocols.md](protocols.md)).
 
-{main_table(defaults, "paper")}
-
-## Protocol `leak-free`
-
-HR@10 / NDCG@10 ranking all unseen items · the same among 99 sampled candidates.
-
-{main_table(defaults, "leak-free")}
-""",
-    ]
-    if any(row["protocol"] == "time" for row in rows):
-        sections.append(f"""## Protocol `time`
-
-One moment for everybody, nothing after it in training; otherwise as `leak-free`.
-
-{main_table(defaults, "time")}
-""")
-    if against:
-        sections.append(f"""## FedRefit against every other method
-
-`leak-free`, all unseen items ranked, NDCG@10. Paired Wilcoxon test over users on values averaged
-over seeds (in brackets how many), Holm's correction within a data set; intervals by bootstrap.
-
-{against_table(_by_data(against), "leak-free")}
-""")
-    if parts:
-        sections.append(f"""## FedRefit, each part removed in turn
-
-`leak-free`, all unseen items ranked, NDCG@10 ([fedrefit.md](fedrefit.md)).
-
-{parts_table(_by_data(parts))}
-""")
-    sections.append(f"""## Commands
-
-```
-{commands}
-```
-""")
+def document(
+    stores: Stores, figures: Mapping[str, Sequence[str]] | None = None, quick: bool = False
+) -> str:
+    """The whole page; ``figures`` are paths of pictures by the table they belong to."""
+    sections = [_QUICK_HEAD if quick else _HEAD]
+    for table in TABLES.values():
+        text = table.markdown(stores) if table.markdown is not None else ""
+        images = [f"![{table.title}]({path})" for path in (figures or {}).get(table.name, ())]
+        parts = [part for part in (text, "\n\n".join(images)) if part]
+        if parts:
+            mark = " (quick)" if quick else ""
+            parts = [f"## {table.title}{mark}", table.about, *parts]
+            sections.append("\n\n".join(parts) + "\n")
+    sections.append(f"## Commands\n\n```\n{_commands(stores)}\n```\n")
     return "\n".join(sections)
 
 
-def in_order(rows: Sequence[Row]) -> list[Row]:
-    """By method as registered, then by data set."""
-    order = list(METHODS)
-    known = [row for row in _by_data(rows) if row["method"] in order]
-    return sorted(known, key=lambda row: order.index(row["method"]))
-
-
-def _by_data(rows: Sequence[Row]) -> list[Row]:
-    def place(row: Row) -> int:
-        return ORDER.index(row["data"]) if row["data"] in ORDER else len(ORDER)
-
-    return sorted(rows, key=place)
+def _commands(stores: Stores) -> str:
+    """What made the rows; curves come with the runs they belong to."""
+    rows: list[Row] = [row for name, rows in stores.items() if name != "curves" for row in rows]
+    return "\n".join(dict.fromkeys(row["command"] for row in rows))

@@ -1,27 +1,47 @@
 """Tables made of cells. A cell is one command; its row is what the command printed.
 
 Cells run in processes of their own, so that a row's peak memory is the cell's and a cell that fails
-takes nothing with it. Rows are appended to a JSON-lines file; a cell whose row is there already,
-from the same settings, is not run again.
+takes nothing with it. Rows are appended to a JSON-lines file. A cell whose row is there already is
+not run again, unless its method's code has changed since: a row remembers a hash of it.
 """
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
+import os
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from unskew.experiments._paper import paper_value
+from unskew.experiments._run import run
+from unskew.experiments._saved import read_rounds
+from unskew.experiments._spec import RunSpec
+from unskew.methods import METHODS
+from unskew.privacy import LocalPrivacy
 from unskew.types import UnskewError
 
 _KEPT = ("hr@10", "ndcg@10", "recall@20", "mrr@10", "coverage@10", "popularity@10")
 _TABLES = ("metrics", "last_round", "sampled99", "sampled99_last_round")
+
+
+class HasRow(Protocol):
+    """Whatever ends as a row: its command names it, its methods decide when it is out of date."""
+
+    @property
+    def command(self) -> str: ...
+
+    @property
+    def methods(self) -> tuple[str, ...]: ...
 
 
 class Cell(NamedTuple):
@@ -43,50 +63,165 @@ class Cell(NamedTuple):
     def command(self) -> str:
         return shlex.join(["unskew", *self.arguments()])
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return (self.method,)
+
 
 def run_cell(cell: Cell, data_dir: Path | None, keep: Path | None = None) -> dict[str, Any]:
-    """Run one cell and keep of its figures what tables need; ``keep`` gets its per-user values."""
+    """Run one cell and keep of its figures what tables need, under ``curves`` those of each round;
+    ``keep`` gets the files with its per-user and per-round values."""
     where = [] if data_dir is None else ["--data-dir", str(data_dir)]
+    source = fingerprint(*cell.methods)
     with tempfile.TemporaryDirectory() as scratch:
-        options = [*where, "--json", "--out", f"{scratch}/run"]
+        folder = Path(scratch) / "run"
+        options = [*where, "--json", "--out", str(folder)]
         done = subprocess.run(
             [sys.executable, "-m", "unskew", *cell.arguments(), *options],
             capture_output=True,
             text=True,
             check=False,
         )
-        if keep is not None and not done.returncode:
-            for one in ("run.json", *(f"seed-{seed}/users.parquet" for seed in cell.seeds)):
-                (keep / one).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(f"{scratch}/run/{one}", keep / one)
-    if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise UnskewError(f"{cell.command} failed: {reason[0]}")
-    row: dict[str, Any] = json.loads(done.stdout)
-    for table in _TABLES:
-        row[table] = {name: row[table][name] for name in _KEPT if name in row[table]}
-    del row["run_dir"]
-    return row | {"command": cell.command}
+        if done.returncode:
+            reason = done.stderr.strip().splitlines()[-1:] or ["no message"]
+            raise UnskewError(f"{cell.command} failed: {reason[0]}")
+        curves = _curves(list(read_rounds(folder).values()))
+        if keep is not None:
+            _copy(folder, keep, cell)
+    return _kept(json.loads(done.stdout), cell, source) | {"curves": curves}
+
+
+def run_here(cell: Cell, data_dir: Path | None, keep: Path | None = None) -> dict[str, Any]:
+    """The same in this process, which spares a start but says nothing about the cell's memory."""
+    source = fingerprint(*cell.methods)
+    own = {key: value for key, value in cell.settings if key != "ldp-noise"}
+    noise = [float(value) for key, value in cell.settings if key == "ldp-noise"]
+    ldp = LocalPrivacy(noise=noise[0]) if noise else None
+    spec = RunSpec(cell.method, own, cell.data, cell.protocol, cell.seeds, ldp=ldp)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = None if keep is None else Path(scratch) / "run"
+        finished = run(spec, spec.load(data_dir), out=folder)
+        if folder is not None and keep is not None:
+            _copy(folder, keep, cell)
+    curves = _curves([outcome.rows for outcome in finished.outcomes])
+    row = _kept(finished.summary(), cell, source)
+    return row | {"peak_rss_mb": None, "curves": curves}
+
+
+def _copy(folder: Path, keep: Path, cell: Cell) -> None:
+    """The files of a run that comparisons and curves need; the header last, which says that all
+    are there."""
+    parts = [f"seed-{seed}/{part}" for seed in cell.seeds for part in _KEPT_FILES]
+    for one in (*parts, "run.json"):
+        (keep / one).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / one, keep / one)
+
+
+_KEPT_FILES = ("users.parquet", "rounds.jsonl")
+
+
+def fingerprint(*methods: str) -> str:
+    """A hash of the code of these methods and of what they share with others; not of comments and
+    docstrings, and not of the kernels, whose results have tests of their own."""
+    digest = hashlib.sha256()
+    for method in methods:
+        if method not in METHODS:
+            raise UnskewError(f'There is no method "{method}"; choose one of {", ".join(METHODS)}.')
+        for path in sorted(_sources(METHODS[method].__module__)):
+            digest.update(_bare(path).encode())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _sources(module: str) -> frozenset[Path]:
+    """The file of a method's module and of those beside it that it imports."""
+    folder = Path(__file__).parents[1] / "methods"
+    found, open_ends = set(), [folder / f"{module.rpartition('.')[2]}.py"]
+    while open_ends:
+        path = open_ends.pop()
+        if path in found or not path.exists():
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_ROOM):
+                names = [(node.module or "").removeprefix(_ROOM).lstrip(".")]
+                names = names if names[0] else [alias.name for alias in node.names]
+                open_ends += [folder / f"{name}.py" for name in names]
+    return frozenset(found)
+
+
+_ROOM = "unskew.methods"
+
+
+@cache
+def _bare(path: Path) -> str:
+    """A file without docstrings, comment lines and blank lines."""
+    text = path.read_text(encoding="utf-8")
+    told: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            told.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = [line for at, line in enumerate(text.splitlines(), 1) if at not in told]
+    return "\n".join(line for line in lines if line.strip() and line.strip()[0] != "#")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows there are; a later row for the same command replaces an earlier one."""
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    return list({row["command"]: row for row in rows}.values())
+    """The rows there are; a later row for the same command replaces an earlier one. A line cut
+    short by a kill is no row, and its cell is run again."""
+    rows = {}
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for line in filter(None, text.splitlines()):
+        try:
+            row = json.loads(line)
+            rows[row["command"], bool(row.get("quick"))] = row
+        except (ValueError, KeyError, TypeError):
+            continue
+    return list(rows.values())
 
 
-def missing(cells: Iterable[Cell], rows: Sequence[dict[str, Any]]) -> list[Cell]:
-    have = {row["command"] for row in rows}
-    return [cell for cell in cells if cell.command not in have]
+_Unmade = TypeVar("_Unmade", bound=HasRow)
+
+
+def missing(cells: Iterable[_Unmade], rows: Sequence[dict[str, Any]]) -> list[_Unmade]:
+    """The cells without a row, each once. A row that does not say which code made it counts."""
+    have = {row["command"]: row.get("source") for row in rows}
+    wanted = {cell.command: cell for cell in cells}
+    return [
+        cell
+        for command, cell in wanted.items()
+        if command not in have or have[command] not in (None, fingerprint(*cell.methods))
+    ]
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
+    """One line in one write; a line cut short before it is ended first."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    line = json.dumps(row, ensure_ascii=False) + "\n"
+    with path.open("a+b") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else "\n" + line
+        file.write(line.encode())
         file.flush()
+
+
+def _kept(row: dict[str, Any], cell: Cell, source: str) -> dict[str, Any]:
+    for table in _TABLES:
+        row[table] = {name: row[table][name] for name in _KEPT if name in row[table]}
+    del row["run_dir"]
+    return row | {"command": cell.command, "source": source}
+
+
+def _curves(seeds: Sequence[Sequence[dict[str, Any]]]) -> dict[str, dict[str, list[float]]]:
+    """Validation and test figures round by round, the mean over seeds."""
+    rounds = list(zip(*seeds, strict=False))
+    return {
+        part: {
+            metric: [round(statistics.fmean(row[part][metric] for row in at), 4) for at in rounds]
+            for metric in ("hr@10", "ndcg@10")
+        }
+        for part in ("validation", "test")
+    }
 
 
 def main_table(rows: Sequence[dict[str, Any]], protocol: str) -> str:

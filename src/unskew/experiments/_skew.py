@@ -1,0 +1,262 @@
+"""Measuring the user-embedding skew while a method trains: per round and client, against the
+paper's formulas (:mod:`unskew.audit._skew`).
+
+After round t a client of it has p^(t) and its own items Q_u^(t); the server then makes Q_g^(t),
+which replaces them. Both gradients are taken on the samples D_u of round t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from unskew.audit import _skew as formulas
+from unskew.audit._skew import Bounds
+from unskew.engine import Federation, select
+from unskew.evaluation import prepare
+from unskew.experiments._skew_clients import Client, solved, trained
+from unskew.experiments._spec import RunSpec
+from unskew.types import Bool, Cohort, Float64, Interactions, UnskewError
+
+Row = dict[str, Any]
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedmf": ("fedmf", {}),
+    "af": ("fedmf-af", {}),
+    "cf": ("pfedclr", {"buffer": "full"}),
+    "clr": ("pfedclr", {}),
+    "fedrefit": ("fedrefit", {}),
+}
+"""The paper's backbone and ablations, and FedRefit beside them: method and settings."""
+
+
+class History:
+    """What a client's earlier rounds add up to."""
+
+    def __init__(self, client: Client, size: tuple[Float64, Float64]) -> None:
+        self.first, self.first_items, self.count = size, client.items, client.feedback.samples
+        self.items, self.size = client.items, size
+        self.growth: list[Float64] = []
+        self.beyond: list[Bool] = []
+        self.bounds = Bounds(0.0, 0.0, -np.inf)
+        self.sums = np.zeros(2)
+        self.rounds = 0
+        self.true, self.formula, self.left = np.zeros((3, len(client.p)))
+
+    def add(self, client: Client, size: tuple[Float64, Float64]) -> None:
+        if self.rounds:
+            _, before, now = np.intersect1d(self.items, client.items, True, True)
+            self.growth.append(formulas.growth(self.size[0][before], size[0][now]))
+            _, before, now = np.intersect1d(self.first_items, client.items, True, True)
+            self.beyond.append(size[1][now] > self.first[1][before])
+        if client.rate is not None:
+            found = formulas.largest_slopes(client.p, client.local, client.feedback)
+            self.bounds = self.bounds.widened(found)
+        self.sums += [float(client.feedback.samples @ part) for part in size]
+        self.items, self.size, self.rounds = client.items, size, self.rounds + 1
+
+
+def audit_skew(
+    name: str,
+    data: str,
+    interactions: Interactions,
+    *,
+    protocol: str = "leak-free",
+    settings: dict[str, Any] | None = None,
+    rounds: int = 20,
+    clients: int = 200,
+    seed: int = 0,
+    on_round: Callable[[str, Row], None] | None = None,
+    on_client: Callable[[Row], None] | None = None,
+) -> Row:
+    """Train a variant and measure up to ``clients`` of its clients in every round they take part
+    in; returns the row: its figures over all of them, and round by round."""
+    if name not in VARIANTS:
+        raise UnskewError(f'There is no skew to measure of "{name}"; give {", ".join(VARIANTS)}.')
+    method_name, own = VARIANTS[name]
+    known = own | (settings or {})
+    if name == "fedrefit":  # its items stand still afterwards, and with them its vectors
+        rounds = min(rounds, RunSpec(method_name, known).build().config.space_rounds)
+    spec = RunSpec(method_name, {**known, "rounds": rounds}, data, protocol, (seed,))
+    method, split = spec.build(), prepare(interactions, protocol)
+    federation = Federation(method, split, seed)
+    state = federation.start()
+    watched = np.unique(np.linspace(0, split.n_users - 1, clients).astype(np.int64))
+    histories: dict[int, History] = {}
+    every: list[Row] = []
+    each_round: list[Row] = []
+    for round in range(1, rounds + 1):
+        before = method.download(state.server)
+        federation.step(state)
+        users = np.intersect1d(federation.cohort_of(round), watched)
+        if not len(users):
+            continue
+        cohort = Cohort(
+            users,
+            select(split.train, users),
+            select(split.excluded, users),
+            split.n_items,
+            seed,
+            round,
+        )
+        look = solved if name == "fedrefit" else trained
+        views = look(
+            method, before, method.download(state.server), state.devices.take(users), cohort
+        )
+        found, vectors = [], []
+        for client in views:
+            row, pair = _measure(client, round, histories)
+            vectors.append(pair)
+            found.append(row | {"variant": name, "user": str(split.user_ids[client.user])})
+            if on_client is not None:
+                on_client(found[-1])
+        every += found
+        line = {"round": round, "clients": len(found), **_medians(found)}
+        line["correlation"] = _correlation(vectors)
+        each_round.append(line)
+        if on_round is not None:
+            on_round(name, line)
+    row = {
+        "variant": name,
+        "method": method_name,
+        "settings": dict(spec.settings),
+        "data": data,
+        "protocol": protocol,
+        "seed": seed,
+        "rounds": rounds,
+        "clients": len(histories),
+        "client_rounds": len(every),
+        "median": _medians(every),
+        "correlation": float(np.median([line["correlation"] for line in each_round])),
+        "opposed": _share(every, "calibration_cosine", lambda cosine: cosine < 0),
+        "buffer_opposed": _share(every, "buffer_cosine", lambda cosine: cosine < 0),
+        "lemma": _lemma(list(histories.values()), getattr(method.config, "learning_rate", None)),
+        "by_round": each_round,
+    }
+    rounded: Row = _rounded(row)
+    return rounded
+
+
+def _measure(
+    client: Client, round: int, histories: dict[int, History]
+) -> tuple[Row, tuple[Float64, Float64]]:
+    """A client's figures, and the true skew with the first-order one."""
+    p, local, shared, feedback = client.p, client.local, client.shared, client.feedback
+    true = formulas.true_skew(p, local, shared, feedback)
+    pair = formulas.first_order_skew(p, local, shared, feedback)
+    answered = formulas.gradient(*client.answer, feedback)
+    used, fed = client.used
+    left = answered - formulas.gradient(p, local, fed)
+    met = answered - formulas.gradient(p, used, fed)
+    scale = formulas.pull(p, local, feedback)
+    size = formulas.sizes(p, local, shared)
+    history = histories.setdefault(client.user, History(client, size))
+    history.add(client, size)
+    history.true -= true * (client.rate or 1.0)  # Eq. 20
+    history.formula -= pair.total * (client.rate or 1.0)
+    history.left -= left * (client.rate or 1.0)
+    row: Row = {
+        "round": round,
+        "items": len(client.items),
+        "delta": float(size[0].mean()),
+        "skew": float(np.linalg.norm(true)),
+        "skew_of_pull": float(np.linalg.norm(true)) / scale,
+        "scaling": float(np.linalg.norm(pair.scaling)),
+        "shift": float(np.linalg.norm(pair.shift)),
+        "cosine": formulas.cosine(pair.total, true),
+        "error": formulas.share(pair.total - true, true),
+        "left_of_pull": float(np.linalg.norm(left)) / scale,
+        "left": formulas.share(left, true),
+        "met_of_pull": float(np.linalg.norm(met)) / scale,
+        "off_optimum": float(np.linalg.norm(formulas.gradient(p, used, fed)))
+        / formulas.pull(p, used, fed),
+        "accumulated": float(np.linalg.norm(history.true)),
+        "accumulated_left": float(np.linalg.norm(history.left)),
+        "growth": float(history.growth[-1].max(initial=0)) if history.growth else None,
+        "calibration": None,
+        "calibration_cosine": None,
+        "negative_slopes": None,
+        "buffer": None,
+        "buffer_cosine": None,
+    }
+    if client.buffered:
+        expected = formulas.calibration(p, local, feedback, client.buffer_rate).total
+        change = answered - formulas.gradient(p, shared, feedback)
+        row |= {
+            "calibration": formulas.share(expected, true),
+            "calibration_cosine": formulas.cosine(expected, true),
+            "negative_slopes": float(np.mean(formulas.slopes(p, local, feedback)[0] < 0)),
+            "buffer": formulas.share(change, true),
+            "buffer_cosine": formulas.cosine(change, true),
+        }
+    return row, (true, pair.total)
+
+
+def _lemma(histories: Sequence[History], rate: float | None) -> Row | None:
+    """Lemma 3.3 against what happened: its gamma, its constants, and its bound."""
+    several = [history for history in histories if history.rounds > 1]
+    if rate is None or not several:
+        return None
+    ratios = [np.concatenate(history.growth) for history in several]
+    beyond = np.concatenate([part for history in several for part in history.beyond])
+    rows = []
+    for history, ratio in zip(several, ratios, strict=True):
+        gamma, happened = float(ratio.max()), float(np.linalg.norm(history.formula))
+        parts = (rate, history.bounds, history.first, history.count)
+        stepwise = rate * float(np.array(history.bounds[:2]) @ history.sums)  # Eq. 21, summed
+        typical = formulas.accumulated_bound(*parts, float(np.median(ratio)))
+        full = formulas.accumulated_bound(*parts, gamma, history.rounds)
+        rows.append((gamma, happened, happened / stepwise, happened / typical, happened / full))
+    gamma, happened, stepwise_used, typical_used, full_used = np.array(rows).T
+    pooled = np.concatenate(ratios)
+    return {
+        "clients": len(several),
+        "accumulated": float(np.median(happened)),
+        "gamma_median": float(np.median(pooled)),
+        "gamma_largest": float(gamma.max()),
+        "gamma_largest_median": float(np.median(gamma)),
+        "grew": float(np.mean(pooled >= 1)),
+        "clients_with_gamma_below_1": int(np.sum(gamma < 1)),
+        "beyond_first": float(np.mean(beyond)),
+        "c1": float(max(history.bounds.c1 for history in several)),
+        "c1_printed": float(max(history.bounds.printed for history in several)),
+        "c2": float(max(history.bounds.c2 for history in several)),
+        "of_stepwise_bound": float(np.median(stepwise_used)),
+        "of_bound_at_median_gamma": float(np.median(typical_used)),
+        "bound_at_median_gamma_broken": float(np.mean(typical_used > 1)),
+        "of_bound_at_largest_gamma": float(np.median(full_used)),
+    }
+
+
+def _correlation(pairs: Sequence[tuple[Float64, Float64]]) -> float:
+    """Pearson's, over all clients and dimensions of a round; 0 where nothing moved."""
+    true, formula = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    if true.std() == 0 or formula.std() == 0:
+        return 0.0
+    return float(np.corrcoef(true, formula)[0, 1])
+
+
+def _medians(rows: Sequence[Row]) -> Row:
+    medians: Row = {}
+    for name, first in rows[0].items():
+        if name in ("round", "user", "variant") or isinstance(first, str):
+            continue
+        values = [row[name] for row in rows if row[name] is not None]
+        medians[name] = float(np.median(values)) if values else None
+    return medians
+
+
+def _share(rows: Sequence[Row], name: str, holds: Callable[[float], bool]) -> float | None:
+    values = [holds(row[name]) for row in rows if row[name] is not None]
+    return float(np.mean(values)) if values else None
+
+
+def _rounded(value: Any) -> Any:
+    """Six digits are enough for figures that people and tables read."""
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
