@@ -7,11 +7,10 @@ from typing import Any
 
 from unskew.audit import Dot, Look, tradeoff_picture
 from unskew.cli._output import stderr
-from unskew.engine import write_atomically
+from unskew.cli._pages import fill_table, write_text
 from unskew.experiments._privacy import SPANS, privacy_table, strongest
 from unskew.methods import METHODS
 from unskew.report._palette import styles
-from unskew.types import UnskewError
 
 
 def write_picture(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -36,20 +35,13 @@ def write_picture(path: Path, rows: list[dict[str, Any]]) -> None:
     looks = {name: Look(style.colour, style.dash) for name, style in styles(curves).items()}
     name = f"What uploads give away on {Path(first['data']).name} ({first['protocol']} protocol)"
     text = tradeoff_picture(curves, secure, looks, name)
-    write_atomically(path, lambda file: _discard(file.write(text.encode())))
+    write_text(path, text)
     stderr.print(f"Picture: {path}")
 
 
 def fill_page(page: Path, rows: list[dict[str, Any]]) -> None:
     """Replace what stands between the page's table marks."""
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition("<!-- table:begin")
-    comment, end, after = rest.partition("<!-- table:end")
-    if not (begin and end):
-        raise UnskewError(f"{page} has no <!-- table:begin --> and <!-- table:end --> marks.")
-    head = comment.partition("-->")[0]
-    filled = f"{before}{begin}{head}-->\n{privacy_table(_in_order(rows))}\n{end}{after}"
-    write_atomically(page, lambda file: _discard(file.write(filled.encode())))
+    fill_table(page, privacy_table(_in_order(rows)))
 
 
 def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -63,7 +55,3 @@ def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row["noise"],
         ),
     )
-
-
-def _discard(_: object) -> None:
-    return None

@@ -12,7 +12,7 @@ import typer
 from unskew.cli._figures import draw_figures, figures_of
 from unskew.cli._options import DataDir, parse_seeds
 from unskew.cli._output import stderr, stdout
-from unskew.engine import write_atomically
+from unskew.cli._pages import fill_table, write_text
 from unskew.experiments import (
     DATASETS,
     Cell,
@@ -248,22 +248,9 @@ def _pair(row: dict[str, Any]) -> tuple[str, ...]:
     return row["data"], row["protocol"], row["method"], row["against"]
 
 
-def write_text(path: Path, text: str) -> None:
-    def write(file: Any) -> None:
-        file.write(text.encode())
-
-    write_atomically(path, write)
-
-
 def _fill(page: Path, rows: list[dict[str, Any]]) -> None:
     """Replace what stands between the page's table marks."""
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition("<!-- table:begin")
-    comment, end, after = rest.partition("<!-- table:end")
-    if not (begin and end):
-        raise UnskewError(f"{page} has no <!-- table:begin --> and <!-- table:end --> marks.")
-    head = comment.partition("-->")[0]
     shown = [row for row in plain(in_order(rows)) if row["method"] in _SIDE_BY_SIDE]
     shown = [row for row in shown if row["data"] in DATASETS]
     shown.sort(key=lambda row: DATASETS.index(row["data"]))
-    write_text(page, f"{before}{begin}{head}-->\n{side_by_side(shown)}\n{end}{after}")
+    fill_table(page, side_by_side(shown))

@@ -14,8 +14,8 @@ import typer
 
 from unskew.cli._options import DataDir, Json, Threads, parse_pairs, parse_seeds
 from unskew.cli._output import print_json, print_table, stderr, stdout
+from unskew.cli._pages import write_text
 from unskew.cli._progress import DownloadProgress
-from unskew.cli._reproduce import write_text
 from unskew.experiments import RunSpec
 from unskew.experiments._tune import (
     Dimension,
