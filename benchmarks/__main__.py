@@ -43,13 +43,13 @@ def _parse() -> argparse.Namespace:
         f"(default: {', '.join(sources.DEFAULT)}, where present)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line per row to FILE")
-    parser.add_argument("--all", action="store_true", help="the other federated methods too")
+    parser.add_argument("--only", metavar="WORD", help="the rows with this in their module's name")
     parser.add_argument("--quick", action="store_true", help="a fast look, with more noise")
     return parser.parse_args()
 
 
 def _run(options: argparse.Namespace) -> None:
-    from benchmarks.registry import BASELINES, ROWS  # imports torch
+    from benchmarks.registry import ROWS  # imports torch
 
     console = Console()
     described = machine.describe()
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> None:
             if split is None:
                 _say(console, sources.how_to_get(name))
                 continue
-            for measure in (*ROWS, *BASELINES) if options.all else ROWS:
+            for measure in (row for row in ROWS if (options.only or "") in row.__module__):
                 status.update(f"{name}: {measure.__module__.rpartition('.')[2]}")
                 try:
                     row = measure(Setting(split, effort))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from benchmarks import (
     c_bound,
     noisy_round,
+    pfedgraph_programmes,
     torch_fedmf,
     torch_fedncf,
     torch_fedrap,
@@ -20,16 +21,13 @@ from benchmarks.timing import Row, Setting
 ROWS: tuple[Callable[[Setting], Row], ...] = (
     torch_pfedclr.measure,
     torch_fedmf.measure,
-    c_bound.measure,
-    noisy_round.measure,
-)
-"""What `make bench` measures."""
-
-BASELINES: tuple[Callable[[Setting], Row], ...] = (
     torch_fedncf.measure,
     torch_pfedgraph.measure,
     torch_gpfedrec.measure,
     torch_pfedrec.measure,
     torch_fedrap.measure,
+    c_bound.measure,
+    noisy_round.measure,
+    pfedgraph_programmes.measure,
 )
-"""Measured as well with --all."""
+"""What `make bench` measures."""

@@ -49,7 +49,7 @@ def score(model: Any, users: Any, items: Any) -> Any:
 
 PARTS = [f"mlp.{layer}.{part}" for layer in LAYERS for part in ("weight", "bias")]
 JOINT = Phase(dict.fromkeys(["user.weight", "item.weight", *PARTS], "learning_rate"), score)
-TWIN = Twin("fedncf", build, state, (JOINT,), bars={})
+TWIN = Twin("fedncf", build, state, (JOINT,), bars={"ml-100k": 50, "ml-1m": 50})
 
 
 def measure(setting: Setting) -> Row:

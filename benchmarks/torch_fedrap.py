@@ -81,7 +81,7 @@ class Additive(Loop):
         return mean
 
 
-TWIN = Twin("fedrap", build, state, (Phase({}, score),), bars={})
+TWIN = Twin("fedrap", build, state, (Phase({}, score),), bars={"ml-100k": 50, "ml-1m": 50})
 
 
 def measure(setting: Setting) -> Row:

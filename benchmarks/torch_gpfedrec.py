@@ -44,7 +44,7 @@ class Pulled(Loop):
         return float(total / (n * c.local_epochs))
 
 
-TWIN = Twin("gpfedrec", build, state, (Phase({}, score),), bars={})
+TWIN = Twin("gpfedrec", build, state, (Phase({}, score),), bars={"ml-100k": 50, "ml-1m": 50})
 
 
 def measure(setting: Setting) -> Row:

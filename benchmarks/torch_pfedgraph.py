@@ -11,7 +11,7 @@ from benchmarks.torch_fedmf import JOINT, build, state
 from benchmarks.torch_loop import Twin
 from benchmarks.torch_loop import measure as measure_twin
 
-TWIN = Twin("pfedgraph", build, state, (JOINT,), bars={})
+TWIN = Twin("pfedgraph", build, state, (JOINT,), bars={"ml-100k": 50, "ml-1m": 50})
 
 
 def measure(setting: Setting) -> Row:

@@ -53,7 +53,7 @@ class InTurns(Loop):
         return float(total / (n * self.config.local_epochs))
 
 
-TWIN = Twin("pfedrec", build, state, (Phase({}, score),), bars={})
+TWIN = Twin("pfedrec", build, state, (Phase({}, score),), bars={"ml-100k": 50, "ml-1m": 50})
 
 
 def measure(setting: Setting) -> Row:

@@ -22,6 +22,7 @@ from unskew.experiments import (
     fingerprint,
     in_order,
     missing,
+    pooled,
     read_rows,
     run_cell,
     run_here,
@@ -116,7 +117,7 @@ def reproduce(
     failures = _run(jobs, plan, places)
     if TABLES["against"] in tables:
         _compare(TABLES["against"].cells(plan), {job.cell.command for job in jobs}, plan, places)
-    stores = {store: places.rows(store, quick) for store in STORES}
+    stores = {store: pooled(places.rows(store, quick)) for store in STORES}
     failures += draw_figures(tables, stores, places.figures, quick)
     pictures = figures_of(stores, places.figures, places.doc.parent)
     write_text(places.doc, document(stores, pictures, quick))
@@ -143,20 +144,20 @@ def _todo(tables: Sequence[Table], plan: Plan, places: Places) -> list[Job]:
     jobs: dict[str, Job] = {}
     for table in tables:
         cells = list(table.cells(plan))
-        unmade = {cell.command for cell in missing(cells, rows)}
+        kept = table.name == "against"
+        runs = [cell for cell in cells if isinstance(cell, Cell)]
+        if kept:  # per-user values are needed of all seeds together
+            headers = [users_folder(places.keep, cell) / "run.json" for cell in runs]
+            unmade = [cell for cell, at in zip(cells, headers, strict=True) if not at.exists()]
+        else:
+            unmade = missing(cells, rows)
         if table.curves and table.name != "main":
-            runs = [cell for cell in cells if isinstance(cell, Cell)]
-            unmade |= {cell.command for cell in missing(runs, curves)}
-        for cell in cells:
-            kept = table.name == "against" and isinstance(cell, Cell)
-            if kept and isinstance(cell, Cell):
-                header = users_folder(places.keep, cell) / "run.json"
-                unmade |= set() if header.exists() else {cell.command}
-            if cell.command in unmade:
-                known = jobs.get(cell.command, Job(cell, "", False, False))
-                store = known.store or _store(cell, table, plan)
-                keep, curved = known.keep or kept, known.curves or table.curves
-                jobs[cell.command] = Job(cell, store, keep, curved)
+            unmade += missing(runs, curves)
+        for cell in unmade:
+            known = jobs.get(cell.command, Job(cell, "", False, False))
+            store = known.store or _store(cell, table, plan)
+            keep, curved = known.keep or kept, known.curves or table.curves
+            jobs[cell.command] = Job(cell, store, keep, curved)
     return list(jobs.values())
 
 

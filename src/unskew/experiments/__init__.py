@@ -5,6 +5,7 @@ from unskew.experiments._document import document
 from unskew.experiments._leak import LeakAudit, audit_leak
 from unskew.experiments._paper import DATASETS, paper_value
 from unskew.experiments._parts import parts_cells
+from unskew.experiments._pool import pooled
 from unskew.experiments._recommend import Recommender
 from unskew.experiments._reproduce import (
     Cell,
@@ -42,6 +43,7 @@ __all__ = [
     "open_recommender",
     "paper_value",
     "parts_cells",
+    "pooled",
     "read_result",
     "read_rounds",
     "read_rows",

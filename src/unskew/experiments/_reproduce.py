@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from unskew.experiments._paper import paper_value
+from unskew.experiments._pool import TABLES, run_of
 from unskew.experiments._run import run
 from unskew.experiments._saved import read_rounds
 from unskew.experiments._spec import RunSpec
@@ -31,7 +32,6 @@ from unskew.privacy import LocalPrivacy
 from unskew.types import UnskewError
 
 _KEPT = ("hr@10", "ndcg@10", "recall@20", "mrr@10", "coverage@10", "popularity@10")
-_TABLES = ("metrics", "last_round", "sampled99", "sampled99_last_round")
 
 
 class HasRow(Protocol):
@@ -183,14 +183,27 @@ _Unmade = TypeVar("_Unmade", bound=HasRow)
 
 
 def missing(cells: Iterable[_Unmade], rows: Sequence[dict[str, Any]]) -> list[_Unmade]:
-    """The cells without a row, each once. A row that does not say which code made it counts."""
-    have = {row["command"]: row.get("source") for row in rows}
-    wanted = {cell.command: cell for cell in cells}
-    return [
-        cell
-        for command, cell in wanted.items()
-        if command not in have or have[command] not in (None, fingerprint(*cell.methods))
-    ]
+    """The cells without a row, each once; a run that has rows for some of its seeds, for the
+    others. A row that does not say which code made it counts."""
+    have: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        have.setdefault(run_of(row["command"]), []).append(row)
+    unmade = {}
+    for cell in cells:
+        current = (None, fingerprint(*cell.methods))
+        made = [row for row in have.get(run_of(cell.command), ()) if row.get("source") in current]
+        left = _left(cell, made)
+        if left is not None:
+            unmade[cell.command] = left
+    return list(unmade.values())
+
+
+def _left(cell: _Unmade, made: Sequence[dict[str, Any]]) -> _Unmade | None:
+    if not isinstance(cell, Cell):
+        return None if made else cell
+    done = {seed for row in made for seed in row["seeds"]}
+    seeds = tuple(seed for seed in cell.seeds if seed not in done)
+    return cell._replace(seeds=seeds) if seeds else None
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
@@ -206,7 +219,7 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
 
 
 def _kept(row: dict[str, Any], cell: Cell, source: str) -> dict[str, Any]:
-    for table in _TABLES:
+    for table in TABLES:
         row[table] = {name: row[table][name] for name in _KEPT if name in row[table]}
     del row["run_dir"]
     return row | {"command": cell.command, "source": source}

@@ -33,9 +33,16 @@ def work_alone() -> None:
     _thread.alone = True
 
 
+def _cores() -> int:
+    """Those this process may use, where the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class _Pool:
     def __init__(self) -> None:
-        self.threads = os.cpu_count() or 1
+        self.threads = _cores()
         self.executor: ThreadPoolExecutor | None = None
 
     def run(self, function: Callable[[Int64], object], blocks: list[Int64]) -> None:
@@ -57,7 +64,7 @@ def set_threads(threads: int) -> None:
     if _pool.executor is not None:
         _pool.executor.shutdown()
         _pool.executor = None
-    _pool.threads = threads or os.cpu_count() or 1
+    _pool.threads = threads or _cores()
 
 
 def get_threads() -> int:

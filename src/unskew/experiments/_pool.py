@@ -1,0 +1,66 @@
+"""Rows of one run with different seeds, as one row: seeds may be added without running all again.
+
+Alternatives were a row per seed, which would make every table collect and every command short, and
+one row for exactly the seeds asked for, which would run old seeds again whenever one is added.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from unskew.experiments._outcome import summarise
+
+TABLES = ("metrics", "last_round", "sampled99", "sampled99_last_round")
+_BY_SEED = ("best_rounds", "model_sha256_per_seed")
+
+
+def run_of(command: str) -> str:
+    """A command without its seeds."""
+    return re.sub(r" --seeds \S+", "", command)
+
+
+def pooled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per run: the one with most seeds, and whichever others have none of them; of code
+    known to be different, only one."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        runs.setdefault(run_of(row["command"]), []).append(row)
+    return [_joined(_chosen(group)) for group in runs.values()]
+
+
+def _chosen(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last of those with most seeds comes first."""
+    chosen: list[dict[str, Any]] = []
+    late_first = sorted(enumerate(group), key=lambda at: (-len(at[1].get("seeds", ())), -at[0]))
+    for _, row in late_first:
+        seen = {seed for one in chosen for seed in one.get("seeds", ())}
+        sources = {one.get("source") for one in (*chosen, row)} - {None}
+        apart = "metrics" in row and seen.isdisjoint(row["seeds"]) and len(sources) <= 1
+        chosen += [row] if apart or not chosen else []
+    return chosen
+
+
+def _joined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = rows[0]
+    if len(rows) == 1:
+        return first
+    order = sorted(
+        (seed, at, i) for at, row in enumerate(rows) for i, seed in enumerate(row["seeds"])
+    )
+    joined = {key: value for key, value in first.items() if key != "model_sha256"}
+    joined["seeds"] = [seed for seed, _, _ in order]
+    for name in TABLES:
+        values = [
+            {metric: summary["values"][i] for metric, summary in rows[at][name].items()}
+            for _, at, i in order
+        ]
+        joined[name] = summarise(values)
+    for name in _BY_SEED:
+        joined[name] = [rows[at][name][i] for _, at, i in order]
+    joined["seconds_per_round"] = statistics.median(row["seconds_per_round"] for row in rows)
+    joined["peak_rss_mb"] = max((row["peak_rss_mb"] or 0.0 for row in rows), default=0.0) or None
+    joined["command"] = "\n".join(row["command"] for row in rows)
+    return joined
