@@ -1,11 +1,13 @@
 """GPFedRec's twin: three SGD optimisers, and a pull of the whole item table to another.
 
-The table it is pulled to is the common one, which costs the same as the client's own, and the
-server's graph is replaced by one plain mean, in PyTorch's favour. Unskew's side does all of it.
+The table it is pulled to is the common one, which costs the same as the client's own. The server
+compares all tables with all and averages over neighbours: two dense products, timed once.
 """
 
 from __future__ import annotations
 
+import time
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,6 +21,9 @@ from benchmarks.torch_loop import measure as measure_twin
 
 class Pulled(Loop):
     """One backward pass through both losses a batch; an optimiser for each part of the model."""
+
+    def server_seconds(self, threads: int) -> float:
+        return _graph_seconds(len(self.batches), self.model["item"].weight.numel(), threads)
 
     def _train(self, model: Any, phase: Phase, loader: Any, n: int) -> float:
         c = self.config
@@ -42,6 +47,18 @@ class Pulled(Loop):
                     optimiser.step()
                 self.batches_run += 1
         return float(total / (n * c.local_epochs))
+
+
+@cache
+def _graph_seconds(clients: int, entries: int, threads: int) -> float:
+    torch.set_num_threads(threads)
+    tables = torch.randn(clients, entries)
+    began = time.perf_counter()
+    directions = nn.functional.normalize(tables)
+    apart = 1 - directions @ directions.T
+    graph = (apart > apart.mean()).float()
+    (graph @ tables / graph.sum(1, keepdim=True)).mean(0)
+    return time.perf_counter() - began
 
 
 TWIN = Twin("gpfedrec", build, state, (Phase({}, score),), bars={"ml-100k": 50, "ml-1m": 50})

@@ -124,7 +124,11 @@ class Loop:
         began = time.perf_counter()
         self._aggregate(uploads)
         spent += time.perf_counter() - began
-        return spent * float(self.batches.sum()) / batches
+        return spent * float(self.batches.sum()) / batches + self.server_seconds(threads)
+
+    def server_seconds(self, threads: int) -> float:
+        """What the server of the whole round needs beyond the mean; nothing for most methods."""
+        return 0.0
 
     def _client(self, client: int, held: State) -> tuple[State, int]:
         dataset = self._samples(client)

@@ -13,23 +13,26 @@ from unskew.types import Float64, Int64
 def _project(block: Int64, points: Float64, out: Float64) -> None:
     n = points.shape[1]
     for c in block:
-        falling = np.sort(points[c])[::-1]
-        total, threshold = 0.0, 0.0
-        for k in range(n):
-            total += falling[k]
-            candidate = (total - 1.0) / (k + 1)
-            if falling[k] <= candidate:
+        v = points[c]
+        kept, threshold = n + 1, -np.inf
+        while True:
+            total, above = 0.0, 0
+            for j in range(n):
+                if v[j] > threshold:
+                    total += v[j]
+                    above += 1
+            if above == kept or above == 0:
                 break
-            threshold = candidate
+            kept, threshold = above, (total - 1.0) / above
         for j in range(n):
-            out[c, j] = max(points[c, j] - threshold, 0.0)
+            out[c, j] = max(v[j] - threshold, 0.0)
 
 
 def project_on_simplex(points: Float64) -> Float64:
-    """The nearest x >= 0 with sum x = 1 to each row, in O(n log n) (Held, Wolfe & Crowder 1974).
+    """The nearest x >= 0 with sum x = 1 to each row (Michelot 1986).
 
-    x = max(v - t, 0) with the one threshold t that makes the sum 1: with the entries in falling
-    order it is (v_1 + ... + v_k - 1) / k for the largest k whose v_k still lies above it.
+    x = max(v - t, 0) with the one threshold t that makes the sum 1. Starting from all entries, t is
+    what would make those above it sum to 1; it only rises, and stops once nobody drops out.
     """
     out = np.empty_like(points)
     work = np.full(len(points), points.shape[1], np.int64)

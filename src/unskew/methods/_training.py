@@ -90,7 +90,7 @@ def initial_users(n_users: int, dim: int, seed: int) -> Float32:
 
 
 def fedavg(server: ItemServer, total: UploadSum) -> ItemServer:
-    """Q_g <- Q_g + sum_u w_u (Q_u - Q_g) / sum_u w_u, which is sum_u p_u Q_u (Eq. 8)."""
+    """Q_g <- Q_g + sum_u w_u (Q_u - Q_g) / sum_u w_u, which is sum_u p_u Q_u (Eq. 11)."""
     if total.weight == 0:
         return server
     return ItemServer((server.Q + total.rows / total.weight).astype(np.float32))

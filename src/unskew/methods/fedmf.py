@@ -6,7 +6,7 @@ user vector p_u and the items together on
 
     L_u = - sum r log s(p_u.q_i) + (1 - r) log(1 - s(p_u.q_i))            (Eq. 2)
 
-and uploads the items; the server averages them by sample count (Eq. 8). p_u stays at home.
+and uploads the items; the server averages them by sample count (Eq. 11). p_u stays at home.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ Chen, Zhang, Li, Zhang, Li & Li, "Beyond Personalization: Federated Recommendati
 via Low-rank Decomposition", 2025. A round has three steps:
 
 1. the client trains the downloaded items against its frozen user vector and uploads them,
-       Q_u <- min_Q L_u(p_u, Q_g; D_u)                                    (Eq. 5)
+       Q_u <- min_Q L_u(p_u, Q_g; D_u)                                    (Eq. 6)
 2. with Q_u frozen it calibrates p_u through a buffer that also personalises the items,
-       p_u, A_u, B_u <- min L_u(p_u, Q_u + A_u B_u; D_u)                  (Eq. 7)
+       p_u, A_u, B_u <- min L_u(p_u, Q_u + A_u B_u; D_u)                  (Eq. 10)
    where A_u starts at zero and B_u ~ N(0, 1); the buffer persists from round to round;
-3. the server averages the uploads by sample count (Eq. 8), which Step 2 does not wait for.
+3. the server averages the uploads by sample count (Eq. 11), which Step 2 does not wait for.
 
-``buffer = "full"`` replaces A B by one matrix W (Eq. 6): the paper's ablation CF.
+``buffer = "full"`` replaces A B by one matrix W (Eq. 9): the paper's ablation CF.
 """
 
 from __future__ import annotations
