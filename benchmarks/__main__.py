@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -43,7 +44,9 @@ def _parse() -> argparse.Namespace:
         f"(default: {', '.join(sources.DEFAULT)}, where present)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line per row to FILE")
-    parser.add_argument("--only", metavar="WORD", help="the rows with this in their module's name")
+    parser.add_argument(
+        "--only", metavar="ROW", help="one row: its module's name, e.g. torch_fedmf"
+    )
     parser.add_argument("--quick", action="store_true", help="a fast look, with more noise")
     return parser.parse_args()
 
@@ -68,8 +71,8 @@ def _run(options: argparse.Namespace) -> None:
             if split is None:
                 _say(console, sources.how_to_get(name))
                 continue
-            for measure in (row for row in ROWS if (options.only or "") in row.__module__):
-                status.update(f"{name}: {measure.__module__.rpartition('.')[2]}")
+            for measure in (row for row in ROWS if options.only in (None, _module(row))):
+                status.update(f"{name}: {_module(measure)}")
                 try:
                     row = measure(Setting(split, effort))
                 except LeftOut as reason:
@@ -77,11 +80,17 @@ def _run(options: argparse.Namespace) -> None:
                     continue
                 rows.append(row)
                 if options.json:
-                    _append(options.json, row.as_json() | {"machine": described})
+                    command = f"python -m benchmarks --data {name} --only {_module(measure)}"
+                    origin = {"machine": described, "command": command}
+                    _append(options.json, row.as_json() | origin)
                 if not console.is_terminal:
                     _say(console, row.sentence + (f"; {row.verdict}" if row.verdict else ""))
     if console.is_terminal:
         _show(console, rows)
+
+
+def _module(measure: Callable[[Setting], Row]) -> str:
+    return measure.__module__.rpartition(".")[2]
 
 
 def _say(console: Console, line: str) -> None:

@@ -14,6 +14,7 @@ from unskew.experiments.tables._plan import (
     plain,
 )
 from unskew.experiments.tables.space import FORMULAS
+from unskew.experiments.tables.speed import seconds
 
 _COLUMNS = ("filmtrust", "ml-100k", "ml-1m", "hetrec2011", "lastfm-2k")
 _PUBLISHED = {
@@ -50,8 +51,9 @@ def markdown(stores: Stores) -> str:
         for source in data:
             row = latest(having(rows, method=method, data=source))
             printed = published(method, source)
-            own = "–" if row is None else f"{row['seconds_per_round']:.3g}"
-            cells.append(own + (f" ({printed:.4g})" if printed else ""))
+            own = seconds(stores, method, source) or (row and row["seconds_per_round"])
+            text = "–" if own is None else f"{own:.3g}"
+            cells.append(text + (f" ({printed:.4g})" if printed else ""))
         lines.append([method, *cells])
     return markdown_table(["seconds per round", *data], lines) if rows else ""
 
@@ -59,8 +61,9 @@ def markdown(stores: Stores) -> str:
 TABLE = Table(
     "time",
     "Time",
-    "Ours is the time in which this machine simulates all clients of a round and the server; in "
-    "brackets what the paper prints, which is its slowest client and the server, on a GPU.",
+    "Ours is the time in which this machine simulates all clients of a round and the server, from "
+    "`make bench` where that measured it, otherwise from runs, which may have shared the machine "
+    "with others; in brackets what the paper prints, its slowest client and the server, on a GPU.",
     "main",
     cells,
     markdown,
