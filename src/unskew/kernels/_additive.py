@@ -15,22 +15,25 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
-from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
+    Clients,
     Schedule,
+    batch_buffers,
     batch_gradient,
     columns_of,
-    converged,
-    largest,
     pack,
+    rows_held,
     rows_of,
+    run_clients,
+    samples_of,
+    settled,
     shuffle,
 )
 from unskew.kernels._tables import gather, merge, overlay, replace_scores, score_table
 from unskew.kernels._vectors import inner
-from unskew.rng import Purpose, stream
-from unskew.types import Cohort, Float32, Float64, Int32, Int64, Ragged, Rows
+from unskew.rng import Purpose
+from unskew.types import Cohort, Float32, Float64, Int32, Ragged, Rows
 
 _SMALLEST_SCALE = 1e-20
 """A table decayed below this share is zero for every purpose but that of dividing by the scale."""
@@ -141,20 +144,7 @@ def _count(packed: Int32, m: Float32, b: int) -> None:
 
 @jit
 def _kernel(
-    block: Int64,
-    most: int,
-    most_rows: int,
-    users: Int64,
-    seed: int,
-    round: int,
-    purpose: int,
-    s_indptr: Int64,
-    s_row: Int32,
-    s_label: Float32,
-    t_indptr: Int64,
-    epochs: int,
-    batch: int,
-    tolerance: float,
+    clients: Clients,
     tables_rate: float,
     score_rate: float,
     rate_decay: float,
@@ -166,14 +156,10 @@ def _kernel(
     C_rows: Float32,
     D_rows: Float32,
     factors: Float64,
-    losses: Float64,
 ) -> None:
     dim = weights.shape[1]
-    order = np.empty(most, np.int32)
-    zb = np.empty(batch, np.float32)
-    yb = np.empty(batch, np.float32)
-    sb = np.empty(batch, np.float32)
-    bits = np.empty(batch, np.int32)
+    batch, most_rows = clients.batch, clients.most_rows
+    order, zb, yb, sb, bits = batch_buffers(clients)
     z = np.empty(most_rows, np.float32)
     g = np.empty(most_rows, np.float32)
     m = np.empty(most_rows, np.float32)
@@ -181,11 +167,9 @@ def _kernel(
     ones = np.ones(most_rows, np.float32)
     C = np.empty((dim, most_rows), np.float32)
     D = np.empty((dim, most_rows), np.float32)
-    for client in block:
-        start, n = s_indptr[client], s_indptr[client + 1] - s_indptr[client]
-        first, n_rows = t_indptr[client], t_indptr[client + 1] - t_indptr[client]
-        row, label = s_row[start : start + n], s_label[start : start + n]
-        key = stream(seed, round, users[client], purpose)
+    for client in clients.block:
+        row, label, n, key = samples_of(clients, client)
+        first, n_rows = rows_held(clients, client)
         w, bias = weights[client], biases[client]
         columns_of(C_rows, first, n_rows, C)
         columns_of(D_rows, first, n_rows, D)
@@ -201,8 +185,8 @@ def _kernel(
             )  # fmt: skip
         pack(order, row, label, n)
         lr, lr_score, factor = tables_rate, score_rate, 1.0
-        counter, total, previous = 0, 0.0, 0.0
-        for epoch in range(epochs):
+        counter, total = 0, 0.0
+        for epoch in range(clients.epochs):
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
@@ -230,11 +214,8 @@ def _kernel(
                 factor *= keep
                 lr *= rate_decay
                 lr_score *= rate_decay
-            mean = total / (n * (epoch + 1))
-            losses[client] = mean
-            if converged(epoch, mean, previous, tolerance):
+            if settled(clients, client, epoch, total / (n * (epoch + 1))):
                 break
-            previous = mean
         biases[client] = bias
         factors[client] = factor
         rows_of(C, C_rows, first, n_rows)
@@ -255,32 +236,8 @@ def train_additive(
 
     Returns the mean losses, and the factor by which weight decay has shrunk every other row.
     """
-    losses, factors = np.zeros(len(cohort.users)), np.ones(len(cohort.users))
-    touched = samples.touched.indptr
-    for_each_block(
-        samples.counts() * np.diff(touched),
-        lambda block: _kernel(
-            block,
-            largest(samples.indptr, block),
-            largest(touched, block),
-            cohort.users,
-            cohort.seed,
-            cohort.round,
-            Purpose.SHUFFLE_LOCAL,
-            samples.indptr,
-            samples.row,
-            samples.label,
-            touched,
-            schedule.epochs,
-            schedule.batch,
-            schedule.tolerance,
-            *rates,
-            weight,
-            bias,
-            C,
-            D,
-            factors,
-            losses,
-        ),
-    )
+    factors = np.ones(len(cohort.users))
+    arrays = (weight, bias, C, D, factors)
+    purpose = Purpose.SHUFFLE_LOCAL
+    losses = run_clients(_kernel, cohort, samples, purpose, schedule, *rates, *arrays)
     return losses, factors

@@ -18,55 +18,41 @@ from unskew.kernels._arithmetic import jit, logistic_batch
 from unskew.kernels._frozen_user import add_movement, choose_nodes, frozen_user_step
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
+    Clients,
     Schedule,
     adam_step,
     add_scaled,
+    batch_buffers,
     batch_gradient,
     columns_of,
-    converged,
     corrections,
     descend,
     moments_step,
     move_and_score,
     pack,
     row_of,
+    rows_held,
     rows_of,
     run_clients,
+    samples_of,
     score_columns,
+    settled,
     shuffle,
 )
 from unskew.kernels._vectors import PADDING, inner, score_samples, sum_samples
-from unskew.rng import stream
-from unskew.types import Cohort, Float32, Float64, Int32, Int64
+from unskew.types import Cohort, Float32, Float64
 
 
 @jit
 def _rows_kernel(
-    block: Int64,
-    most: int,
-    most_rows: int,
-    users: Int64,
-    seed: int,
-    round: int,
-    purpose: int,
-    s_indptr: Int64,
-    s_row: Int32,
-    s_label: Float32,
-    t_indptr: Int64,
-    epochs: int,
-    batch: int,
-    tolerance: float,
-    losses: Float64,
+    clients: Clients,
     P: Float32,
     rows: Float32,
     lr: float,
 ) -> None:
     D = P.shape[1]
-    order = np.empty(most, np.int32)
-    zb = np.empty(batch, np.float32)
-    yb = np.empty(batch, np.float32)
-    sb = np.empty(batch, np.float32)
-    bits = np.empty(batch, np.int32)
+    batch, most_rows = clients.batch, clients.most_rows
+    order, zb, yb, sb, bits = batch_buffers(clients)
     width = most_rows + (-most_rows) % PADDING
     z = np.zeros(width, np.float32)
     g = np.zeros(width, np.float32)
@@ -79,11 +65,9 @@ def _rows_kernel(
     floor = np.empty(D, np.float32)
     weight = np.empty(D, np.float32)
     mixing = np.empty((D, D), np.float32)
-    for c in block:
-        start, n = s_indptr[c], s_indptr[c + 1] - s_indptr[c]
-        first, n_rows = t_indptr[c], t_indptr[c + 1] - t_indptr[c]
-        row, label = s_row[start : start + n], s_label[start : start + n]
-        key = stream(seed, round, users[c], purpose)
+    for c in clients.block:
+        row, label, n, key = samples_of(clients, c)
+        first, n_rows = rows_held(clients, c)
         p = P[c]
         n_nodes = choose_nodes(p, apart, gap, floor, weight, mixing)
         at_nodes = moved[:n_nodes]
@@ -94,50 +78,30 @@ def _rows_kernel(
         mu[:n_rows] = 0.0
         nu[:n_rows] = 0.0
         pack(order, row, label, n)
-        counter, t, total, previous = 0, 0, 0.0, 0.0
-        for epoch in range(epochs):
+        counter, t, total = 0, 0, 0.0
+        for epoch in range(clients.epochs):
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
                 total += batch_gradient(order[low:], z, g, zb, yb, sb, bits, b)
                 t += 1
                 frozen_user_step(at_nodes, z, g, mu, nu, pull, weight, floor, n_rows, lr, t)
-            mean = total / (n * (epoch + 1))
-            losses[c] = mean
-            if converged(epoch, mean, previous, tolerance):
+            if settled(clients, c, epoch, total / (n * (epoch + 1))):
                 break
-            previous = mean
         add_movement(rows, first, n_rows, at_nodes, mixing, pull)
 
 
 @jit
 def _joint_kernel(
-    block: Int64,
-    most: int,
-    most_rows: int,
-    users: Int64,
-    seed: int,
-    round: int,
-    purpose: int,
-    s_indptr: Int64,
-    s_row: Int32,
-    s_label: Float32,
-    t_indptr: Int64,
-    epochs: int,
-    batch: int,
-    tolerance: float,
-    losses: Float64,
+    clients: Clients,
     P: Float32,
     rows: Float32,
     lr_user: float,
     lr_rows: float,
 ) -> None:
     D = P.shape[1]
-    order = np.empty(most, np.int32)
-    zb = np.empty(batch, np.float32)
-    yb = np.empty(batch, np.float32)
-    sb = np.empty(batch, np.float32)
-    bits = np.empty(batch, np.int32)
+    batch, most_rows = clients.batch, clients.most_rows
+    order, zb, yb, sb, bits = batch_buffers(clients)
     z = np.empty(most_rows, np.float32)
     g = np.empty(most_rows, np.float32)
     u = np.empty(most_rows, np.float32)
@@ -148,11 +112,9 @@ def _joint_kernel(
     gp = np.zeros(D, np.float32)
     mp = np.zeros(D, np.float32)
     vp = np.zeros(D, np.float32)
-    for c in block:
-        start, n = s_indptr[c], s_indptr[c + 1] - s_indptr[c]
-        first, n_rows = t_indptr[c], t_indptr[c + 1] - t_indptr[c]
-        row, label = s_row[start : start + n], s_label[start : start + n]
-        key = stream(seed, round, users[c], purpose)
+    for c in clients.block:
+        row, label, n, key = samples_of(clients, c)
+        first, n_rows = rows_held(clients, c)
         p = P[c]
         mp[:] = 0.0
         vp[:] = 0.0
@@ -162,8 +124,8 @@ def _joint_kernel(
         score_columns(z, Q, p, n_rows)
         g[:n_rows] = 0.0
         pack(order, row, label, n)
-        counter, t, total, previous = 0, 0, 0.0, 0.0
-        for epoch in range(epochs):
+        counter, t, total = 0, 0, 0.0
+        for epoch in range(clients.epochs):
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
@@ -179,31 +141,14 @@ def _joint_kernel(
                     moments_step(u, m[k], v[k], g, old[k], n_rows, lr_rows, t)
                     move_and_score(Q[k], u, z, p[k], n_rows)
                 g[:n_rows] = 0.0
-            mean = total / (n * (epoch + 1))
-            losses[c] = mean
-            if converged(epoch, mean, previous, tolerance):
+            if settled(clients, c, epoch, total / (n * (epoch + 1))):
                 break
-            previous = mean
         rows_of(Q, rows, first, n_rows)
 
 
 @jit
 def _low_rank_kernel(
-    block: Int64,
-    most: int,
-    most_rows: int,
-    users: Int64,
-    seed: int,
-    round: int,
-    purpose: int,
-    s_indptr: Int64,
-    s_row: Int32,
-    s_label: Float32,
-    t_indptr: Int64,
-    epochs: int,
-    batch: int,
-    tolerance: float,
-    losses: Float64,
+    clients: Clients,
     P: Float32,
     rows: Float32,
     A_rows: Float32,
@@ -212,11 +157,8 @@ def _low_rank_kernel(
     lr_buffer: float,
 ) -> None:
     D, R = P.shape[1], A_rows.shape[1]
-    order = np.empty(most, np.int32)
-    zb = np.empty(batch, np.float32)
-    yb = np.empty(batch, np.float32)
-    sb = np.empty(batch, np.float32)
-    bits = np.empty(batch, np.int32)
+    batch, most_rows = clients.batch, clients.most_rows
+    order, zb, yb, sb, bits = batch_buffers(clients)
     g = np.empty(most_rows, np.float32)
     A = np.empty((R, most_rows), np.float32)
     mA = np.empty((R, most_rows), np.float32)
@@ -229,11 +171,9 @@ def _low_rank_kernel(
     vB = np.zeros(R * D, np.float32)
     Bp = np.zeros(R, np.float32)
     Ab = np.empty((R, batch), np.float32)
-    for c in block:
-        start, n = s_indptr[c], s_indptr[c + 1] - s_indptr[c]
-        first, n_rows = t_indptr[c], t_indptr[c + 1] - t_indptr[c]
-        row, label = s_row[start : start + n], s_label[start : start + n]
-        key = stream(seed, round, users[c], purpose)
+    for c in clients.block:
+        row, label, n, key = samples_of(clients, c)
+        first, n_rows = rows_held(clients, c)
         p, B = P[c], Bs[c]
         flat_B = B.reshape(R * D)
         columns_of(A_rows, first, n_rows, A)
@@ -245,8 +185,8 @@ def _low_rank_kernel(
         vB[:] = 0.0
         g[:n_rows] = 0.0
         pack(order, row, label, n)
-        counter, t, total, previous = 0, 0, 0.0, 0.0
-        for epoch in range(epochs):
+        counter, t, total = 0, 0, 0.0
+        for epoch in range(clients.epochs):
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
@@ -279,11 +219,8 @@ def _low_rank_kernel(
                 descend(flat_B, mB, vB, gB, 1.0, R * D, lr_buffer * scale, unbias)
                 descend(p, mp, vp, gp, 1.0, D, lr_user * scale, unbias)
                 g[:n_rows] = 0.0
-            mean = total / (n * (epoch + 1))
-            losses[c] = mean
-            if converged(epoch, mean, previous, tolerance):
+            if settled(clients, c, epoch, total / (n * (epoch + 1))):
                 break
-            previous = mean
         rows_of(A, A_rows, first, n_rows)
 
 

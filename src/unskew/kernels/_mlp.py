@@ -1,173 +1,37 @@
-"""Local training of a small MLP on a user and an item embedding, with Adam throughout.
+"""Local training of a small MLP (see ``_network``), with Adam throughout, and its scores.
 
-The network is 2d -> d -> d/2 -> 1 with ReLU between. Its weights lie in one vector per client, in
-the order in which torch lists them: W1 (d x 2d, user part first in each row), b1, W2, b2, W3, b3.
-On one device the user embedding p is one vector, so the first layer is
-
-    W1 [p; q] + b1 = W_q q + (W_p p + b1),
-
-whose bracket is computed once per batch. A batch lies as columns, one contiguous run per unit, so
-that every inner loop runs over its samples and becomes full vectors; the item rows lie as rows, so
-that Adam steps over all of them in one run. As in :mod:`unskew.kernels._local`, only touched rows
-can move, and moments start afresh each round.
+The item rows lie as rows, so that Adam steps over all of them in one run. As in
+:mod:`unskew.kernels._local`, only touched rows can move, and moments start afresh each round.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, logistic_batch
+from unskew.kernels._arithmetic import jit
+from unskew.kernels._network import forward, layer_buffers, mlp_batch
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples
-from unskew.kernels._steps import Schedule, adam_step, add_scaled, converged, run_clients, shuffle
-from unskew.kernels._vectors import inner
-from unskew.rng import stream
+from unskew.kernels._steps import (
+    Clients,
+    Schedule,
+    adam_step,
+    batch_buffers,
+    rows_held,
+    run_clients,
+    samples_of,
+    settled,
+    shuffle,
+)
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Rows
 
 _SCORED_AT_A_TIME = 256
 _zero = np.float32(0.0)
 
 
-def mlp_layers(dim: int) -> tuple[tuple[int, int], ...]:
-    """(inputs, outputs) of each layer for embeddings of size ``dim``."""
-    return ((2 * dim, dim), (dim, dim // 2), (dim // 2, 1))
-
-
-def mlp_size(dim: int) -> int:
-    """How many numbers the network has, biases included."""
-    return sum((inputs + 1) * outputs for inputs, outputs in mlp_layers(dim))
-
-
-@jit
-def _add_four(
-    out: Float32,
-    x0: Float32,
-    x1: Float32,
-    x2: Float32,
-    x3: Float32,
-    c0: float,
-    c1: float,
-    c2: float,
-    c3: float,
-    n: int,
-) -> None:
-    for j in range(n):
-        out[j] += (c0 * x0[j] + c1 * x1[j]) + (c2 * x2[j] + c3 * x3[j])
-
-
-@jit
-def _combine(out: Float32, start: float, c: Float32, x: Float32, n: int) -> None:
-    """out_j = start + sum_k c_k x_kj, four rows for each journey of ``out``."""
-    for j in range(n):
-        out[j] = start
-    size = len(c)
-    whole = size - size % 4
-    for k in range(0, whole, 4):
-        _add_four(out, x[k], x[k + 1], x[k + 2], x[k + 3], c[k], c[k + 1], c[k + 2], c[k + 3], n)
-    for k in range(whole, size):
-        add_scaled(out, x[k], c[k], n)
-
-
-@jit
-def _relu(h: Float32, n: int) -> None:
-    for j in range(n):
-        h[j] = max(h[j], _zero)
-
-
-@jit
-def _forward(
-    w: Float32, p: Float32, x: Float32, h1: Float32, h2: Float32, z: Float32, n: int
-) -> None:
-    """Logits ``z`` of ``n`` items whose embeddings are the columns of ``x``; the activations of
-    both hidden layers are left in ``h1`` and ``h2``."""
-    D, H = h1.shape[0], h2.shape[0]
-    b1, w2 = 2 * D * D, 2 * D * D + D
-    b2 = w2 + H * D
-    w3 = b2 + H
-    for o in range(D):
-        row = o * 2 * D
-        start = w[b1 + o] + inner(w[row : row + D], p, D)
-        _combine(h1[o], start, w[row + D : row + 2 * D], x, n)
-        _relu(h1[o], n)
-    for o in range(H):
-        row = w2 + o * D
-        _combine(h2[o], w[b2 + o], w[row : row + D], h1, n)
-        _relu(h2[o], n)
-    _combine(z, w[w3 + H], w[w3 : w3 + H], h2, n)
-
-
-@jit
-def _backward(
-    w: Float32,
-    p: Float32,
-    x: Float32,
-    h1: Float32,
-    h2: Float32,
-    s: Float32,
-    ones: Float32,
-    column: Float32,
-    d1: Float32,
-    g: Float32,
-    gp: Float32,
-    dx: Float32,
-    n: int,
-) -> None:
-    """Gradients of weights, user and items from ``s`` = dL/dz; ``h2`` is consumed.
-
-    ``g`` is laid out as ``w``, the columns of ``dx`` belong to the samples.
-    """
-    D, H = h1.shape[0], h2.shape[0]
-    b1, w2 = 2 * D * D, 2 * D * D + D
-    b2 = w2 + H * D
-    w3 = b2 + H
-    g[w3 + H] = inner(s, ones, n)
-    for o in range(H):
-        g[w3 + o] = inner(s, h2[o], n)
-        d2, c = h2[o], w[w3 + o]
-        for j in range(n):
-            d2[j] = c * s[j] if d2[j] > _zero else _zero
-        g[b2 + o] = inner(d2, ones, n)
-        for k in range(D):
-            g[w2 + o * D + k] = inner(d2, h1[k], n)
-    for k in range(D):
-        for o in range(H):
-            column[o] = w[w2 + o * D + k]
-        _combine(d1[k], 0.0, column[:H], h2, n)
-        dk, hk = d1[k], h1[k]
-        for j in range(n):
-            dk[j] = dk[j] if hk[j] > _zero else _zero
-    gp[:] = _zero
-    for o in range(D):
-        row = o * 2 * D
-        total = inner(d1[o], ones, n)
-        g[b1 + o] = total
-        for k in range(D):
-            g[row + k] = total * p[k]
-            gp[k] += total * w[row + k]
-            g[row + D + k] = inner(d1[o], x[k], n)
-    for k in range(D):
-        for o in range(D):
-            column[o] = w[o * 2 * D + D + k]
-        _combine(dx[k], 0.0, column, d1, n)
-
-
 @jit
 def _train_kernel(
-    block: Int64,
-    most: int,
-    most_rows: int,
-    users: Int64,
-    seed: int,
-    round: int,
-    purpose: int,
-    s_indptr: Int64,
-    s_row: Int32,
-    s_label: Float32,
-    t_indptr: Int64,
-    epochs: int,
-    batch: int,
-    tolerance: float,
-    losses: Float64,
+    clients: Clients,
     P: Float32,
     rows: Float32,
     weights: Float32,
@@ -176,32 +40,19 @@ def _train_kernel(
     lr_weights: float,
 ) -> None:
     D, size = P.shape[1], weights.shape[1]
-    order = np.empty(most, np.int32)
-    zb = np.empty(batch, np.float32)
-    yb = np.empty(batch, np.float32)
-    sb = np.empty(batch, np.float32)
-    bits = np.empty(batch, np.int32)
-    ones = np.ones(batch, np.float32)
-    x = np.empty((D, batch), np.float32)
-    dx = np.empty((D, batch), np.float32)
-    h1 = np.empty((D, batch), np.float32)
-    d1 = np.empty((D, batch), np.float32)
-    h2 = np.empty((D // 2, batch), np.float32)
-    column = np.empty(D, np.float32)
-    gw = np.zeros(size, np.float32)
+    batch, most_rows = clients.batch, clients.most_rows
+    order, zb, yb, sb, bits = batch_buffers(clients)
+    layers = layer_buffers(D, size, batch)
     mw = np.zeros(size, np.float32)
     vw = np.zeros(size, np.float32)
-    gp = np.zeros(D, np.float32)
     mp = np.zeros(D, np.float32)
     vp = np.zeros(D, np.float32)
     g = np.zeros(most_rows * D, np.float32)
     m = np.zeros(most_rows * D, np.float32)
     v = np.zeros(most_rows * D, np.float32)
-    for c in block:
-        start, n = s_indptr[c], s_indptr[c + 1] - s_indptr[c]
-        first, n_rows = t_indptr[c], t_indptr[c + 1] - t_indptr[c]
-        row, label = s_row[start : start + n], s_label[start : start + n]
-        key = stream(seed, round, users[c], purpose)
+    for c in clients.block:
+        row, label, n, key = samples_of(clients, c)
+        first, n_rows = rows_held(clients, c)
         p, w = P[c], weights[c]
         q = rows[first : first + n_rows].reshape(n_rows * D)
         mw[:] = _zero
@@ -212,32 +63,18 @@ def _train_kernel(
         v[: n_rows * D] = _zero
         for i in range(n):
             order[i] = i
-        counter, t, total, previous = 0, 0, 0.0, 0.0
-        for epoch in range(epochs):
+        counter, t, total = 0, 0, 0.0
+        for epoch in range(clients.epochs):
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
-                for j in range(b):
-                    yb[j] = label[order[low + j]]
-                    at = row[order[low + j]] * D
-                    for k in range(D):
-                        x[k, j] = q[at + k]
-                _forward(w, p, x, h1, h2, zb, b)
-                total += logistic_batch(zb, yb, sb, bits, b)
-                _backward(w, p, x, h1, h2, sb, ones, column, d1, gw, gp, dx, b)
-                for j in range(b):
-                    at = row[order[low + j]] * D
-                    for k in range(D):
-                        g[at + k] += dx[k, j]
+                total += mlp_batch(w, p, q, row, label, order[low:], layers, g, zb, yb, sb, bits, b)
                 t += 1
-                adam_step(w, mw, vw, gw, size, lr_weights, t)
-                adam_step(p, mp, vp, gp, D, lr_user, t)
+                adam_step(w, mw, vw, layers.gw, size, lr_weights, t)
+                adam_step(p, mp, vp, layers.gp, D, lr_user, t)
                 adam_step(q, m, v, g, n_rows * D, lr_rows, t)
-            mean = total / (n * (epoch + 1))
-            losses[c] = mean
-            if converged(epoch, mean, previous, tolerance):
+            if settled(clients, c, epoch, total / (n * (epoch + 1))):
                 break
-            previous = mean
 
 
 @jit
@@ -268,7 +105,7 @@ def _score_kernel(
                 else:
                     for k in range(D):
                         x[k, j] = table[low + j, k]
-            _forward(weights[c], P[c], x, h1, h2, scores[c, low : low + n], n)
+            forward(weights[c], P[c], x, h1, h2, scores[c, low : low + n], n)
 
 
 def train_mlp(

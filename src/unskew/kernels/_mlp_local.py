@@ -6,19 +6,27 @@ anchor A, a step of SGD at rate eta moves every row by
     q <- a + keep (q - a) - eta dL/dq,    keep = 1 - 2 eta reg / (n_items dim),
 
 so a row outside the client's samples is, after t steps, at a + keep^t (q - a): only touched rows
-need training. The network is FedNCF's (see ``_mlp``).
+need training. The network is FedNCF's (see ``_network``).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, logistic_batch
-from unskew.kernels._mlp import _backward, _forward
+from unskew.kernels._arithmetic import jit
+from unskew.kernels._network import layer_buffers, mlp_batch
 from unskew.kernels._sampling import Samples
-from unskew.kernels._steps import Schedule, converged, run_clients, shuffle
-from unskew.rng import stream
-from unskew.types import Cohort, Float32, Float64, Int32, Int64
+from unskew.kernels._steps import (
+    Clients,
+    Schedule,
+    batch_buffers,
+    rows_held,
+    run_clients,
+    samples_of,
+    settled,
+    shuffle,
+)
+from unskew.types import Cohort, Float32, Float64, Int64
 
 
 @jit
@@ -39,21 +47,7 @@ def _descend_anchored(q: Float32, a: Float32, g: Float32, keep: float, rate: flo
 
 @jit
 def _kernel(
-    block: Int64,
-    most: int,
-    most_rows: int,
-    users: Int64,
-    seed: int,
-    round: int,
-    purpose: int,
-    s_indptr: Int64,
-    s_row: Int32,
-    s_label: Float32,
-    t_indptr: Int64,
-    epochs: int,
-    batch: int,
-    tolerance: float,
-    losses: Float64,
+    clients: Clients,
     P: Float32,
     rows: Float32,
     anchor: Float32,
@@ -65,57 +59,30 @@ def _kernel(
     keep: float,
 ) -> None:
     D, size = P.shape[1], weights.shape[1]
-    order = np.empty(most, np.int32)
-    zb = np.empty(batch, np.float32)
-    yb = np.empty(batch, np.float32)
-    sb = np.empty(batch, np.float32)
-    bits = np.empty(batch, np.int32)
-    ones = np.ones(batch, np.float32)
-    x = np.empty((D, batch), np.float32)
-    dx = np.empty((D, batch), np.float32)
-    h1 = np.empty((D, batch), np.float32)
-    d1 = np.empty((D, batch), np.float32)
-    h2 = np.empty((D // 2, batch), np.float32)
-    column = np.empty(D, np.float32)
-    gw = np.zeros(size, np.float32)
-    gp = np.zeros(D, np.float32)
+    batch, most_rows = clients.batch, clients.most_rows
+    order, zb, yb, sb, bits = batch_buffers(clients)
+    layers = layer_buffers(D, size, batch)
     g = np.zeros(most_rows * D, np.float32)
-    for c in block:
-        start, n = s_indptr[c], s_indptr[c + 1] - s_indptr[c]
-        first, n_rows = t_indptr[c], t_indptr[c + 1] - t_indptr[c]
-        row, label = s_row[start : start + n], s_label[start : start + n]
-        key = stream(seed, round, users[c], purpose)
+    for c in clients.block:
+        row, label, n, key = samples_of(clients, c)
+        first, n_rows = rows_held(clients, c)
         p, w = P[c], weights[c]
         q = rows[first : first + n_rows].reshape(n_rows * D)
         a = anchor[first : first + n_rows].reshape(n_rows * D)
         for i in range(n):
             order[i] = i
-        counter, total, previous = 0, 0.0, 0.0
-        for epoch in range(epochs):
+        counter, total = 0, 0.0
+        for epoch in range(clients.epochs):
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
-                for j in range(b):
-                    yb[j] = label[order[low + j]]
-                    at = row[order[low + j]] * D
-                    for k in range(D):
-                        x[k, j] = q[at + k]
-                _forward(w, p, x, h1, h2, zb, b)
-                total += logistic_batch(zb, yb, sb, bits, b)
-                _backward(w, p, x, h1, h2, sb, ones, column, d1, gw, gp, dx, b)
-                for j in range(b):
-                    at = row[order[low + j]] * D
-                    for k in range(D):
-                        g[at + k] += dx[k, j]
-                _descend(w, gw, lr_weights, size)
-                _descend(p, gp, lr_user, D)
+                total += mlp_batch(w, p, q, row, label, order[low:], layers, g, zb, yb, sb, bits, b)
+                _descend(w, layers.gw, lr_weights, size)
+                _descend(p, layers.gp, lr_user, D)
                 _descend_anchored(q, a, g, keep, lr_rows, n_rows * D)
                 steps[c] += 1
-            mean = total / (n * (epoch + 1))
-            losses[c] = mean
-            if converged(epoch, mean, previous, tolerance):
+            if settled(clients, c, epoch, total / (n * (epoch + 1))):
                 break
-            previous = mean
 
 
 def train_anchored(

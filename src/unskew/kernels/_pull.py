@@ -15,21 +15,24 @@ from unskew.kernels._steps import (
     BETA_1,
     BETA_2,
     EPSILON,
+    Clients,
     Schedule,
     adam_step,
     add_scaled,
+    batch_buffers,
     batch_gradient,
     columns_of,
-    converged,
     move_and_score,
     pack,
+    rows_held,
     rows_of,
     run_clients,
+    samples_of,
+    settled,
     shuffle,
 )
 from unskew.kernels._vectors import inner
-from unskew.rng import stream
-from unskew.types import Bool, Cohort, Float32, Float64, Int32, Int64, Ragged
+from unskew.types import Bool, Cohort, Float32, Float64, Ragged
 
 _b1, _b2, _eps = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON)
 _c1, _c2 = np.float32(1 - BETA_1), np.float32(1 - BETA_2)
@@ -71,21 +74,7 @@ def _pulled_step(
 
 @jit
 def _kernel(
-    block: Int64,
-    most: int,
-    most_rows: int,
-    users: Int64,
-    seed: int,
-    round: int,
-    purpose: int,
-    s_indptr: Int64,
-    s_row: Int32,
-    s_label: Float32,
-    t_indptr: Int64,
-    epochs: int,
-    batch: int,
-    tolerance: float,
-    losses: Float64,
+    clients: Clients,
     P: Float32,
     rows: Float32,
     target: Float32,
@@ -94,11 +83,8 @@ def _kernel(
     lr_rows: float,
 ) -> None:
     D = P.shape[1]
-    order = np.empty(most, np.int32)
-    zb = np.empty(batch, np.float32)
-    yb = np.empty(batch, np.float32)
-    sb = np.empty(batch, np.float32)
-    bits = np.empty(batch, np.int32)
+    batch, most_rows = clients.batch, clients.most_rows
+    order, zb, yb, sb, bits = batch_buffers(clients)
     z = np.empty(most_rows, np.float32)
     g = np.empty(most_rows, np.float32)
     u = np.empty(most_rows, np.float32)
@@ -110,11 +96,9 @@ def _kernel(
     gp = np.zeros(D, np.float32)
     mp = np.zeros(D, np.float32)
     vp = np.zeros(D, np.float32)
-    for c in block:
-        start, n = s_indptr[c], s_indptr[c + 1] - s_indptr[c]
-        first, n_rows = t_indptr[c], t_indptr[c + 1] - t_indptr[c]
-        row, label = s_row[start : start + n], s_label[start : start + n]
-        key = stream(seed, round, users[c], purpose)
+    for c in clients.block:
+        row, label, n, key = samples_of(clients, c)
+        first, n_rows = rows_held(clients, c)
         p, weight = P[c], weights[c]
         mp[:] = 0.0
         vp[:] = 0.0
@@ -129,8 +113,8 @@ def _kernel(
             size += inner(A[k], A[k], n_rows)
         g[:n_rows] = 0.0
         pack(order, row, label, n)
-        counter, t, total, previous = 0, 0, 0.0, 0.0
-        for epoch in range(epochs):
+        counter, t, total = 0, 0, 0.0
+        for epoch in range(clients.epochs):
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
@@ -158,11 +142,8 @@ def _kernel(
                     )
                     move_and_score(Q[k], u, z, p[k], n_rows)
                 g[:n_rows] = 0.0
-            mean = total / (n * (epoch + 1))
-            losses[c] = mean
-            if converged(epoch, mean, previous, tolerance):
+            if settled(clients, c, epoch, total / (n * (epoch + 1))):
                 break
-            previous = mean
         rows_of(Q, rows, first, n_rows)
 
 

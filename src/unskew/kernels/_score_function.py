@@ -11,10 +11,18 @@ import numpy as np
 
 from unskew.kernels._arithmetic import jit, logistic_batch
 from unskew.kernels._sampling import Samples
-from unskew.kernels._steps import Schedule, converged, run_clients, shuffle
+from unskew.kernels._steps import (
+    Clients,
+    Schedule,
+    batch_buffers,
+    rows_held,
+    run_clients,
+    samples_of,
+    settled,
+    shuffle,
+)
 from unskew.kernels._vectors import inner
-from unskew.rng import stream
-from unskew.types import Cohort, Float32, Float64, Int32, Int64
+from unskew.types import Cohort, Float32, Float64, Int32
 
 
 @jit
@@ -27,21 +35,7 @@ def _logits(
 
 @jit
 def _train_kernel(
-    block: Int64,
-    most: int,
-    most_rows: int,
-    users: Int64,
-    seed: int,
-    round: int,
-    purpose: int,
-    s_indptr: Int64,
-    s_row: Int32,
-    s_label: Float32,
-    t_indptr: Int64,
-    epochs: int,
-    batch: int,
-    tolerance: float,
-    losses: Float64,
+    clients: Clients,
     W: Float32,
     biases: Float32,
     rows: Float32,
@@ -49,23 +43,19 @@ def _train_kernel(
     lr_rows: float,
 ) -> None:
     D = W.shape[1]
-    order = np.empty(most, np.int32)
-    zb = np.empty(batch, np.float32)
-    yb = np.empty(batch, np.float32)
-    sb = np.empty(batch, np.float32)
-    bits = np.empty(batch, np.int32)
+    batch = clients.batch
+    order, zb, yb, sb, bits = batch_buffers(clients)
     gw = np.empty(D, np.float32)
     step = np.empty(D, np.float32)
     score_rate, row_rate = np.float32(lr_score), np.float32(lr_rows)
-    for c in block:
-        start, n = s_indptr[c], s_indptr[c + 1] - s_indptr[c]
-        row, label = s_row[start : start + n], s_label[start : start + n]
-        key = stream(seed, round, users[c], purpose)
-        w, q = W[c], rows[t_indptr[c] : t_indptr[c + 1]]
+    for c in clients.block:
+        row, label, n, key = samples_of(clients, c)
+        first, n_rows = rows_held(clients, c)
+        w, q = W[c], rows[first : first + n_rows]
         for i in range(n):
             order[i] = i
-        counter, total, previous = 0, 0.0, 0.0
-        for epoch in range(epochs):
+        counter, total = 0, 0.0
+        for epoch in range(clients.epochs):
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
@@ -94,11 +84,8 @@ def _train_kernel(
                     qj = q[row[here[j]]]
                     for k in range(D):
                         qj[k] -= sb[j] * step[k]
-            mean = total / (n * (epoch + 1))
-            losses[c] = mean
-            if converged(epoch, mean, previous, tolerance):
+            if settled(clients, c, epoch, total / (n * (epoch + 1))):
                 break
-            previous = mean
 
 
 def train_score_function(

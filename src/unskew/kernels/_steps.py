@@ -16,7 +16,7 @@ from unskew.kernels._arithmetic import jit, logistic_batch, sqrt32
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples
 from unskew.kernels._vectors import fused
-from unskew.rng import below, value
+from unskew.rng import below, stream, value
 from unskew.types import Cohort, Float32, Float64, Int32, Int64
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
@@ -58,9 +58,58 @@ def shuffle(order: Int32, n: int, key: np.uint64, counter: int) -> int:
     return counter
 
 
+class Clients(NamedTuple):
+    """What every trainer is told: whom to train, on which samples, for how long."""
+
+    block: Int64
+    """The places of the clients to train, in the arrays below."""
+    most: int
+    """Samples of the one with most."""
+    most_rows: int
+    """Rows of the one with most."""
+    users: Int64
+    seed: int
+    round: int
+    purpose: int
+    indptr: Int64
+    row: Int32
+    label: Float32
+    touched: Int64
+    epochs: int
+    batch: int
+    tolerance: float
+    losses: Float64
+
+
 @jit
-def converged(epoch: int, mean: float, previous: float, tolerance: float) -> bool:
-    return epoch > 0 and abs(mean - previous) / abs(previous + 1e-5) < tolerance
+def batch_buffers(clients: Clients) -> tuple[Int32, Float32, Float32, Float32, Int32]:
+    """Room for the order of the samples, and for a batch's logits, labels, slopes and bits."""
+    order, bits = np.empty(clients.most, np.int32), np.empty(clients.batch, np.int32)
+    zb = np.empty(clients.batch, np.float32)
+    yb = np.empty(clients.batch, np.float32)
+    return order, zb, yb, np.empty(clients.batch, np.float32), bits
+
+
+@jit
+def samples_of(clients: Clients, c: int) -> tuple[Int32, Float32, int, np.uint64]:
+    """Client c's rows and labels, how many, and the key of its random numbers."""
+    low, high = clients.indptr[c], clients.indptr[c + 1]
+    key = stream(clients.seed, clients.round, clients.users[c], clients.purpose)
+    return clients.row[low:high], clients.label[low:high], high - low, key
+
+
+@jit
+def rows_held(clients: Clients, c: int) -> tuple[int, int]:
+    """Where client c's touched rows begin, and how many there are."""
+    return clients.touched[c], clients.touched[c + 1] - clients.touched[c]
+
+
+@jit
+def settled(clients: Clients, c: int, epoch: int, mean: float) -> bool:
+    """Note the mean loss so far; whether it has stopped changing."""
+    previous = clients.losses[c]
+    clients.losses[c] = mean
+    return epoch > 0 and abs(mean - previous) / abs(previous + 1e-5) < clients.tolerance
 
 
 @jit
@@ -205,28 +254,27 @@ def run_clients(
     schedule: Schedule,
     *arrays_and_rates: object,
 ) -> Float64:
-    losses = np.zeros(len(cohort.users))
+    """Run the kernel on blocks of clients; what it noted as their mean losses."""
     touched = samples.touched.indptr
-    work = samples.counts() * np.diff(touched)
-    for_each_block(
-        work,
-        lambda block: kernel(
-            block,
-            largest(samples.indptr, block),
-            largest(touched, block),
-            cohort.users,
-            cohort.seed,
-            cohort.round,
-            purpose,
-            samples.indptr,
-            samples.row,
-            samples.label,
-            touched,
-            schedule.epochs,
-            schedule.batch,
-            schedule.tolerance,
-            losses,
-            *arrays_and_rates,
-        ),
+    clients = Clients(
+        np.arange(len(cohort.users)),
+        0,
+        0,
+        cohort.users,
+        cohort.seed,
+        cohort.round,
+        purpose,
+        samples.indptr,
+        samples.row,
+        samples.label,
+        touched,
+        *schedule,
+        np.zeros(len(cohort.users)),
     )
-    return losses
+
+    def run(block: Int64) -> None:
+        sizes = largest(samples.indptr, block), largest(touched, block)
+        kernel(clients._replace(block=block, most=sizes[0], most_rows=sizes[1]), *arrays_and_rates)
+
+    for_each_block(samples.counts() * np.diff(touched), run)
+    return clients.losses

@@ -22,7 +22,8 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather
-from unskew.kernels._mlp import mlp_layers, score_mlp, train_mlp
+from unskew.kernels._mlp import score_mlp, train_mlp
+from unskew.kernels._network import mlp_layers
 from unskew.methods._training import (
     ItemServer,
     TrainingConfig,

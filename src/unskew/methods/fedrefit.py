@@ -61,7 +61,7 @@ class Config:
     """Size d of the space; at most the number of items."""
     space_rounds: int = 4
     """Rounds that find the space."""
-    item_power: float = 0.25
+    item_power: float = 0.2
     """How much popular items count for less in the space (a)."""
     fast: float = 0.5
     """What remains of an item's weight one item later, at the fast pace."""
@@ -69,6 +69,8 @@ class Config:
     """The same at the slow pace."""
     horizon: float = 0.9
     """What remains of a target's weight for each item it lies further ahead (h)."""
+    far_horizon: float = 0.95
+    """The same in fits that read both ways alike, or forward only."""
     ridge: float = 0.003
     """Weight of the squared V, as a share of the mean of f^2; tenfold if both readings count."""
     discount: float = 0.25
@@ -177,7 +179,8 @@ class FedRefit:
 
     def _walk(self, backward: float) -> Walk:
         c = self.config
-        return Walk(np.array([c.fast, c.slow], np.float32), c.horizon, backward)
+        horizon = c.horizon if 0 < backward < 1 else c.far_horizon
+        return Walk(np.array([c.fast, c.slow], np.float32), horizon, backward)
 
 
 def _orthonormal(S: Float64) -> Float32:
