@@ -33,13 +33,17 @@ def everyone(split: Split, round: int = 9) -> Cohort:
     return conformance.make_cohort(split, np.arange(split.n_users), round)
 
 
+POWER = 0.2
+"""The method's item_power."""
+
+
 def matrix(split: Split) -> NDArray[np.float64]:
-    """x_u has n_u^-1/2 c_i^-1/4 for each of the user's items."""
+    """x_u has n_u^-1/2 c_i^-POWER for each of the user's items."""
     X = np.zeros((split.n_users, split.n_items))
     for u in range(split.n_users):
         X[u, split.seen.of(u)] = 1 / np.sqrt(len(split.seen.of(u)))
     counts = (X > 0).sum(0).clip(1)
-    return np.asarray(X * counts**-0.25)
+    return np.asarray(X * counts**-POWER)
 
 
 def features(split: Split, U: NDArray[Any], user: int, fast: float, slow: float) -> list[Any]:
@@ -52,7 +56,7 @@ def features(split: Split, U: NDArray[Any], user: int, fast: float, slow: float)
         for pace in (fast, slow):
             x, weight = np.zeros(split.n_items), 0.0
             for s in range(t + 1):
-                x[history[s]] += pace ** (t - s) * counts[history[s]] ** -0.25
+                x[history[s]] += pace ** (t - s) * counts[history[s]] ** -POWER
                 weight += pace ** (t - s)
             parts.append(np.linalg.lstsq(U, x / np.sqrt(weight), rcond=None)[0])
         found.append(np.concatenate([*parts, [1.0]]))
@@ -62,6 +66,7 @@ def features(split: Split, U: NDArray[Any], user: int, fast: float, slow: float)
 def next_items(split: Split, U: NDArray[Any], backward: float, config: Any) -> NDArray[np.float64]:
     """V by the definition: every feature and every faded target as one weighted regression."""
     F, Y, W = [], [], []
+    horizon = config.horizon if backward == 0.3 else config.far_horizon
     turned = Ragged(
         split.train.indptr,
         np.concatenate([split.train.of(u)[::-1] for u in range(split.n_users)]),
@@ -74,7 +79,7 @@ def next_items(split: Split, U: NDArray[Any], backward: float, config: Any) -> N
             for t in range(len(history) - 1):
                 y = np.zeros(split.n_items)
                 for s in range(t + 1, len(history)):
-                    y[history[s]] += config.horizon ** (s - t - 1)
+                    y[history[s]] += horizon ** (s - t - 1)
                 F.append(along[t])
                 Y.append(y)
                 W.append(weight / np.sqrt(len(split.seen.of(u))))
@@ -123,7 +128,7 @@ def test_the_vector_in_use_is_the_optimum_for_the_items_in_use(
             counts = held.users.astype(np.float64)
             x = np.zeros(tiny_split.n_items)
             own = tiny_split.seen.of(int(u))
-            x[own] = counts[own] ** -0.25 / np.sqrt(len(own))
+            x[own] = counts[own] ** -POWER / np.sqrt(len(own))
             best = np.linalg.lstsq(held.U.astype(np.float64), x, rcond=None)[0]
         np.testing.assert_allclose(p[u][: len(best)], best, atol=2e-6)
 
