@@ -91,9 +91,10 @@ class Browser:
             raise RuntimeError(answer["exceptionDetails"]["exception"]["description"])
         return answer["result"].get("value")
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, shift: bool = False) -> None:
         codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "End": 35}
-        event = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+        event: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+        event["modifiers"] = 8 if shift else 0
         text = {"text": "\r"} if key == "Enter" else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **event, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **event)

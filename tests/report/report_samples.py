@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from unskew.report import (
+    Chapter,
+    Client,
+    Diagram,
+    Exposure,
+    Extras,
+    Listing,
+    Pick,
+    Privacy,
+    Series,
+)
+
 METHODS = ("pfedclr", "fedmf", "pfedrec", "gpfedrec", "fedrap", "pfedgraph", "fedncf", "fedmf-af")
 ROUNDS = 12
 
@@ -69,3 +81,64 @@ def samples(count: int) -> list[dict[str, Any]]:
     runs = [sample(method, level=0.02 + 0.004 * at) for at, method in enumerate(METHODS)]
     runs += [sample(m, "paper", level=0.3 + 0.1 * i) for i, m in enumerate(METHODS[:2])]
     return runs[:count]
+
+
+HISTORY = [f"Film {at:02}" for at in range(30)]
+
+
+def extras(word: str = "") -> Extras:
+    """Everything a page can show beside ``samples(10)``; ``word`` goes wherever text goes."""
+    client = Client(
+        f"client 7{word}",
+        f"demo{word}",
+        f"picked for a test{word}",
+        [*HISTORY, f"Last film{word}"],
+        [f"A validation film{word}"],
+        [f"The held-out film{word}"],
+        [_listing(0, 3, word), _listing(8, 1, word), _listing(9, 0, word)],
+    )
+    dots = [
+        Exposure(method, f"λ {noise}{word}", auc, ndcg, secure)
+        for method, ndcg in (("pfedclr", 0.02), (f"unheard-of{word}", 0.03))
+        for noise, auc, secure in ((0, 0.99, False), (0.5, 0.8, False), (0, 0.5, True))
+    ]
+    table = f"| method | λ | AUC |\n|---|---|---|\n| pfedclr{word} | 0 | 0.99 [0.98, 1.00] |"
+    series = Series(f"HR@10{word}", "HR@10", [0, 1, 2], [0.1, 0.3, 0.2])
+    bubble = Series("pfedclr", "pfedclr", [1.5], [0.4], joined=False, sizes=[1.0])
+    charts = {
+        f"By rank{word}": [Diagram(f"demo{word}", f"rank r{word}", "HR@10", [series], "124")],
+        "Efficiency": [Diagram("demo", "MB", "HR@10", [bubble])],
+    }
+    chapter = Chapter("rank", f"Rank{word}", f"By the rank `r`{word}.", MARKDOWN + word, charts)
+    return Extras(
+        {("pfedclr", "demo"): (0.9989, 0.9225)},
+        client,
+        [Privacy("demo", "leak-free", dots, table)],
+        [chapter],
+        [f"unskew reproduce rank{word}"],
+    )
+
+
+MARKDOWN = """### Protocol `paper`
+
+See [the page](page.md) on **this**.
+
+| data | method | HR@10 |
+|---|---|---|
+| a | first | 0.300 ± 0.010 (0.910) |
+| | second | – (0.500) |
+| b | third | 0.900 |
+| | fourth | 0.0400 |
+
+* Order on a: first, **not** second.
+
+"""
+
+
+def _listing(run: int, hit: int, word: str) -> Listing:
+    """Ten films, the held-out one in place ``hit`` unless that is 0."""
+    picks = [Pick(f"Film {40 + at}{word}") for at in range(10)]
+    if hit:
+        picks[hit - 1] = Pick(f"The held-out film{word}", "test")
+        picks[hit] = Pick(f"A validation film{word}", "validation")
+    return Listing(run, picks, [(f"The held-out film{word}", hit or 321)], 1470)

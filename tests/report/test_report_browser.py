@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from report_browser import Browser, chromium
-from report_samples import METHODS, sample, samples
+from report_samples import METHODS, extras, sample, samples
 
 from unskew import report
 
 FOCUSED = "document.activeElement.closest('th') ? document.activeElement.textContent : ''"
 COLUMN = "[...document.querySelectorAll('table.runs tbody tr')].map(r => r.cells[{}].dataset.key)"
+
+OUTSIDE = (
+    "[...svg.querySelectorAll('path, text, circle')].filter(e => { const r = "
+    "e.getBoundingClientRect(), b = svg.getBoundingClientRect(); return r.left < b.left - 2 || "
+    "r.right > b.right + 2 || r.top < b.top - 2 || r.bottom > b.bottom + 2 }).length"
+)
+"""Marks beyond the frame of ``svg``."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +39,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs.append(sample("fedmf", data="a-data-set-with-quite-a-long-name-that-has-no-spaces-in-it"))
     del runs[3]["summary"]["metrics"]
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(report.render(runs), encoding="utf-8")
+    path.write_text(report.render(runs, extras=extras()), encoding="utf-8")
     return path
 
 
@@ -83,37 +91,113 @@ def test_a_click_sorts_and_a_second_click_turns_it_round(browser: Browser, page:
 
 def test_tab_reaches_every_sort_button_and_enter_sorts(browser: Browser, page: Path) -> None:
     browser.open(page)
+    browser.run("document.querySelector('.scroll:has(> .runs)').focus()")
     reached = []
-    for _ in range(20):
+    for _ in range(14):
         browser.press("Tab")
-        if name := browser.run(FOCUSED):
-            reached.append(name)
-            if name == "Method":
-                assert (
-                    browser.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-                )
-                browser.press("Enter")
-                assert column(browser, 0) == sorted([*METHODS, "fedmf", "fedmf", "pfedclr"])
-                browser.press("Enter")
-                assert column(browser, 0)[0] == "pfedrec"
+        reached.append(browser.run(FOCUSED))
+        if reached == ["Method"]:
+            outline = browser.run("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline == "solid"
+            browser.press("Enter")
+            assert column(browser, 0) == sorted([*METHODS, "fedmf", "fedmf", "pfedclr"])
+            browser.press("Enter")
+            assert column(browser, 0)[0] == "pfedrec"
     heads = "[...document.querySelectorAll('table.runs thead button')].map(b => b.textContent)"
     assert reached == browser.run(heads)
-    assert len(reached) == 14
+
+
+def test_tab_reaches_everything_there_is_to_use(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.run("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    usable = "document.querySelectorAll('a[href], button, summary, .plot > svg, .scroll, pre')"
+    count = browser.run(f"{usable}.length")
+    assert count > 60
+    browser.run("window.reached = new Set()")
+    browser.run("addEventListener('focusin', e => reached.add(e.target))")
+    for _ in range(count + 5):
+        browser.press("Tab")
+    missed = f"[...{usable}].filter(e => !reached.has(e)).map(e => e.outerHTML.slice(0, 90))"
+    assert browser.run(missed) == []
+
+
+def test_every_table_sorts_by_every_head(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    wrong = browser.run(
+        """[...document.querySelectorAll('table.sortable thead button')].flatMap(button => {
+        const table = button.closest('table'), at = button.closest('th').cellIndex;
+        const before = [...table.tBodies[0].rows].map(r => r.textContent).sort().join();
+        return [0, 1].flatMap(() => {
+          button.click();
+          const rows = [...table.tBodies[0].rows], cells = rows.map(r => r.cells[at]);
+          const down = button.closest('th').getAttribute('aria-sort') === 'descending';
+          const keys = cells.map(c => c.dataset.key).filter(k => k !== '');
+          const values = cells[0].className.includes('number') ? keys.map(Number) : keys;
+          const good = values.every((v, i) => !i || (typeof v === 'string'
+            ? values[i - 1].localeCompare(v, 'en') : values[i - 1] - v) * (down ? -1 : 1) <= 0);
+          const kept = rows.map(r => r.textContent).sort().join() === before;
+          const last = cells.slice(keys.length).every(c => c.dataset.key === '');
+          return good && kept && last ? [] : [table.className + ' ' + button.textContent];
+        }); })"""
+    )
+    assert wrong == []
+    assert browser.run("document.querySelectorAll('table.sortable').length") == 4
+    paper = "[...document.querySelectorAll('#tables tbody tr')].map(r => r.cells[1].textContent)"
+    browser.run("document.querySelectorAll('#tables thead button')[2].click()")
+    assert browser.run(paper) == ["third", "first", "fourth", "second"]
+
+
+def test_points_tell_about_themselves_under_pointer_and_keys(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    pictures = "[...document.querySelectorAll('figure.dots .plot > svg')].map(svg => {})"
+    marks = pictures.format("svg.querySelectorAll('.dot .mark').length")
+    # Falls (three and two points), attacks (three per method), the sweep, the bubble.
+    assert browser.run(marks) == [5, 6, 3, 1]
+    out = pictures.format(OUTSIDE)
+    assert browser.run(out) == [0, 0, 0, 0]
+    browser.open(page, width=360)
+    assert browser.run(out) == [0, 0, 0, 0]
+    browser.open(page)
+    tip = "(t => t.hidden ? null : t.innerText)(document.querySelector('#privacy .tip'))"
+    browser.run("document.querySelector('#privacy .plot > svg').id = 'attacks'")
+    browser.point_at("#privacy .dot:nth-child(3)")
+    assert browser.run(tip) == "pfedclr\n\nnoise λ 0.5: AUC 0.800, NDCG@10 0.0200"
+    browser.point_at("h1")
+    assert browser.run(tip) is None
+    browser.run("document.querySelector('#privacy summary').focus()")
+    browser.press("Tab", shift=True)
+    assert browser.run("document.activeElement.id") == "attacks"
+    assert "λ 0.5" in browser.run(tip)
+    browser.press("End")
+    assert browser.run(tip).startswith("unheard-of, sums only\n")
+    browser.press("ArrowLeft")
+    assert "AUC 0.800, NDCG@10 0.0300" in browser.run(tip)
+    assert browser.run("document.querySelectorAll('#attacks .cursor circle').length") == 1
+    browser.press("Escape")
+    assert browser.run(tip) is None
+
+
+def test_the_client_stands_beside_what_each_run_recommends(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    shown = browser.run("[...document.querySelectorAll('#client .picks')].map(b => b.innerText)")
+    assert ["leaks" in box for box in shown] == [False, True, True]
+    assert ["★" in box or "held out" in box for box in shown] == [True, False, True]
+    counts = "[...document.querySelectorAll('#client ol')].map(l => l.children.length)"
+    assert browser.run(counts) == [10, 10, 10]
+    assert browser.run("document.querySelectorAll('#client .chips li').length") == 31
 
 
 def test_charts_have_marks_inside_their_frames(browser: Browser, page: Path) -> None:
     browser.open(page)
     figures = browser.run(
-        "[...document.querySelectorAll('figure.chart')].map(f => { const svg = "
-        "f.querySelector('.plot > svg'), b = svg.getBoundingClientRect(); return {"
+        "[...document.querySelectorAll('#curves figure.chart')].map(f => { const svg = "
+        "f.querySelector('.plot > svg'); return {"
         "lines: svg.querySelectorAll('.series .line').length,"
         "marks: svg.querySelectorAll('.series .mark').length,"
         "names: [...f.querySelectorAll('.legend .name')].map(n => n.textContent),"
         "labels: [...svg.querySelectorAll('.label')].map(n => n.textContent),"
         "told: svg.querySelector('title').textContent + svg.querySelector('desc').textContent,"
-        "out: [...svg.querySelectorAll('path, text')].filter(e => { const r = "
-        "e.getBoundingClientRect(); return r.left < b.left - 2 || r.right > b.right + 2 || "
-        "r.top < b.top - 2 || r.bottom > b.bottom + 2 }).length } })"
+        f"out: {OUTSIDE} }} }})"
     )
     assert [figure["lines"] for figure in figures] == [1, 8, 2]
     for figure in figures:
@@ -129,8 +213,8 @@ def test_charts_have_marks_inside_their_frames(browser: Browser, page: Path) -> 
 
 def test_the_tooltip_tells_the_values_under_pointer_and_keys(browser: Browser, page: Path) -> None:
     browser.open(page)
-    tip = "(t => t.hidden ? null : t.innerText)(document.querySelectorAll('.tip')[2])"
-    chart = "document.querySelectorAll('.plot > svg')[2]"
+    tip = "(t => t.hidden ? null : t.innerText)(document.querySelectorAll('#curves .tip')[2])"
+    chart = "document.querySelectorAll('#curves .plot > svg')[2]"
     browser.run(f"{chart}.id = 'third'")
     browser.point_at("#third", across=0.02)
     said = browser.run(tip)
@@ -152,15 +236,17 @@ def test_the_tooltip_tells_the_values_under_pointer_and_keys(browser: Browser, p
     assert browser.run(tip) is None
 
 
-@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+@pytest.mark.parametrize("width", [320, 360, 390, 768, 1280])
 def test_the_page_never_scrolls_sideways(browser: Browser, page: Path, width: int) -> None:
     browser.open(page, width=width)
     browser.run("document.querySelectorAll('details').forEach(d => { d.open = true })")
     assert browser.run("innerWidth") == width
     assert browser.run("document.documentElement.scrollWidth") <= width
     if width < 500:
-        box = "document.querySelector('.scroll')"
-        assert browser.run(f"{box}.scrollWidth > {box}.clientWidth")
+        for kind in ("runs", "sides"):
+            box = f"document.querySelector('.scroll:has(> .{kind})')"
+            assert browser.run(f"{box}.scrollWidth > {box}.clientWidth")
+            assert browser.run(f"{box}.tabIndex") == 0
         smallest = browser.run(
             "Math.min(...[...document.querySelectorAll('.plot text')].map(t => "
             "parseFloat(getComputedStyle(t).fontSize) * t.ownerSVGElement.clientWidth / 480))"
@@ -172,7 +258,7 @@ def test_printing_unfolds_how_each_run_was_made(browser: Browser, page: Path) ->
     browser.open(page)
     opened = "document.querySelectorAll('details.run[open]').length"
     browser.run("dispatchEvent(new Event('beforeprint'))")
-    assert browser.run(opened) == 11
+    assert browser.run(opened) == 11 + 3  # the attacks, the rest of a history, all commands
     browser.run("dispatchEvent(new Event('afterprint'))")
     assert browser.run(opened) == 0
 
@@ -189,10 +275,24 @@ def test_text_has_contrast(browser: Browser, page: Path, scheme: str) -> None:
           const c = getComputedStyle(e).backgroundColor;
           if (!/rgba\\(.*, 0\\)/.test(c)) return c; } };
         return Math.min(...[...document.querySelectorAll(
-          'p, td, th, h1, h2, h3, h4, .name, .tag, .spread, button, svg text, figcaption')]
+          'p, td, th, h1, h2, h3, h4, a, b, li, dt, dd, code, .name, .tag, .spread, button, '
+          + 'summary, svg text, figcaption')]
           .map(e => { const s = getComputedStyle(e);
             const [a, b] = [light(e.matches('svg text') ? s.fill : s.color), light(back(e))];
             return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); }));
         })()"""
     )
     assert worst >= 4.5
+
+
+def test_printed_pages_hold_tables_whole_on_white(browser: Browser, page: Path) -> None:
+    browser.open(page, scheme="dark")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    boxes = "[...document.querySelectorAll('.scroll:not(.tall)')]"
+    assert set(browser.run(f"{boxes}.map(b => getComputedStyle(b).overflowX)")) == {"visible"}
+    hidden = "[...document.querySelectorAll('nav, thead button')].map(b => b.offsetHeight)"
+    assert set(browser.run(hidden)) == {0}
+    pdf = browser.call("Page.printToPDF", preferCSSPageSize=True)["data"]
+    assert base64.b64decode(pdf)[:4] == b"%PDF"
+    browser.call("Emulation.setEmulatedMedia", media="")

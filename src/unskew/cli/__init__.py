@@ -11,6 +11,7 @@ def main() -> None:
 
     from unskew.cli import _audit, _data, _demo, _deploy, _device, _reproduce, _results, _run
     from unskew.cli._output import stderr
+    from unskew.cli._report import report
     from unskew.cli._skew import skew
     from unskew.cli._tune import tune
     from unskew.types import UnskewError
@@ -28,7 +29,7 @@ def main() -> None:
         _results.compare,
         _results.recommend,
         _results.methods,
-        _results.report,
+        report,
         _demo.demo,
         _reproduce.reproduce,
         tune,

@@ -16,27 +16,32 @@ from unskew.report._palette import styles
 def write_picture(path: Path, rows: list[dict[str, Any]]) -> None:
     """Quality against attack success for the rows of the first row's data set."""
     first = rows[0]
-    same = [
-        row
-        for row in _in_order(rows)
-        if (row["data"], row["protocol"]) == (first["data"], first["protocol"])
-        and row["settings"].get("participation") is None
-        and (row["ldp"] is None or row["ldp"]["clip"] is None)
-    ]
+    curves, secure = tradeoff(
+        [r for r in rows if (r["data"], r["protocol"]) == (first["data"], first["protocol"])]
+    )
+    looks = {name: Look(style.colour, style.dash) for name, style in styles(curves).items()}
+    name = f"What uploads give away on {Path(first['data']).name} ({first['protocol']} protocol)"
+    text = tradeoff_picture(curves, secure, looks, name)
+    write_text(path, text)
+    stderr.print(f"Picture: {path}")
+
+
+def tradeoff(rows: list[dict[str, Any]]) -> tuple[dict[str, list[Dot]], dict[str, list[Dot]]]:
+    """Per method what its uploads give away one by one, and summed under secure aggregation; of
+    the runs with the paper's noise on ordinary cohorts."""
     curves: dict[str, list[Dot]] = {}
     secure: dict[str, list[Dot]] = {}
-    for row in same:
+    for row in _in_order(rows):
+        clipped = row["ldp"] is not None and row["ldp"]["clip"] is not None
+        if clipped or row["settings"].get("participation") is not None:
+            continue
         for view, into in (("single_uploads", curves), ("secure_aggregation", secure)):
             found = strongest(row[view], SPANS[1])
             if found is not None:
                 success = found[1]["personal_auc"]["mean"]
                 dot = Dot(success, row["quality"]["best_ndcg@10"], f"λ {row['noise']:g}")
                 into.setdefault(row["method"], []).append(dot)
-    looks = {name: Look(style.colour, style.dash) for name, style in styles(curves).items()}
-    name = f"What uploads give away on {Path(first['data']).name} ({first['protocol']} protocol)"
-    text = tradeoff_picture(curves, secure, looks, name)
-    write_text(path, text)
-    stderr.print(f"Picture: {path}")
+    return curves, secure
 
 
 def fill_page(page: Path, rows: list[dict[str, Any]]) -> None:

@@ -1,9 +1,9 @@
-"""unskew compare, recommend, methods, report: what can be done with runs that exist."""
+"""unskew compare, recommend, methods: what can be done with runs that exist."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,8 @@ from unskew.cli._options import Json
 from unskew.cli._output import mean_std, print_json, print_table, stdout
 from unskew.engine import write_atomically
 from unskew.evaluation import holm, paired_test
-from unskew.experiments import open_recommender, read_result, read_rounds, read_users
+from unskew.experiments import open_recommender, read_result, read_users
 from unskew.methods import METHODS
-from unskew.report import render
 from unskew.types import UnskewError
 
 
@@ -156,22 +155,3 @@ def methods(json: Json = False) -> None:
     print_table(
         ["method", "what it is", "aggregation", "citation"], [list(r.values()) for r in rows]
     )
-
-
-def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...")],
-    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
-) -> None:
-    """One self-contained HTML file about some runs."""
-    write_report(folders, out)
-    stdout.print(f"Report: {out.resolve()}")
-
-
-def write_report(folders: list[Path], out: Path) -> None:
-    runs = [{"summary": read_result(f), "rounds": read_rounds(f)} for f in folders]
-    page = render(runs).encode()
-
-    def write(file: Any) -> None:
-        file.write(page)
-
-    write_atomically(out, write)

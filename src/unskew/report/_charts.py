@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unskew.report._entries import Entry, Point, metric, text
+from unskew.report._entries import Entry, Point, metric, sequence, text
 from unskew.report._palette import Style
 
 WIDTH, HEIGHT = 480, 310
 LEFT, TOP, BOTTOM = 56, 34, 42
 LABEL_GAP, LABEL_CHARACTERS = 16, 17
+ROOM = (HEIGHT - BOTTOM - TOP) // LABEL_GAP + 1
+"""For so many names at the ends of lines."""
 MARKERS_PER_LINE = 8
 MOST_BANDS = 4
 """With more lines than that, bands only hide each other."""
@@ -35,14 +37,15 @@ class Scale(NamedTuple):
 
 
 def panel(entries: Sequence[Entry], key: str) -> str:
-    """One data set under one protocol: the curves, their legend and their values."""
+    """One data set under one protocol: the curves, their legend and their values; nothing where no
+    rounds were recorded."""
     first = entries[0]
     curves = [(entry, entry.curve()) for entry in entries]
     curves = [(entry, points) for entry, points in curves if points]
+    if not curves:
+        return ""
     tag = ' <span class="tag">leaks</span>' if first.leaky else ""
     head = f"<h4><code>{text(first.protocol)}</code>{tag}</h4>"
-    if not curves:
-        return f'<figure class="chart">{head}<p>No rounds were recorded.</p></figure>'
     legend = "".join(
         f'<li>{swatch(entry.style)}<span class="name">{text(entry.label)}</span></li>'
         for entry, _ in curves
@@ -56,17 +59,20 @@ def panel(entries: Sequence[Entry], key: str) -> str:
 
 
 def _reading(curves: list[tuple[Entry, list[Point]]]) -> str:
-    if not any(len(entry.seeds) > 1 for entry, _ in curves):
+    several = any(len(entry.seeds) > 1 for entry, _ in curves)
+    if not several and not any(len(sequence(e.summary.get("seeds"))) > 1 for e, _ in curves):
         return "One seed per line."
-    band = "; band: lowest to highest seed" if len(curves) <= MOST_BANDS else ""
+    band = "; band: lowest to highest seed" if several and len(curves) <= MOST_BANDS else ""
     return f"Line: mean over seeds{band}."
 
 
-def swatch(style: Style) -> str:
+def swatch(style: Style, joined: bool = True) -> str:
     """A bit of the run's line with its marker, for legends and tables."""
-    return (
-        f'<svg class="swatch" viewBox="0 0 30 12" aria-hidden="true">'
+    line = (
         f'<path d="M1 6H29" class="line" stroke="{style.colour}" stroke-dasharray="{style.dash}"/>'
+    )
+    return (
+        f'<svg class="swatch" viewBox="0 0 30 12" aria-hidden="true">{line if joined else ""}'
         f"{marker(style, 15, 6)}</svg>"
     )
 
@@ -97,20 +103,29 @@ def ticks(top: float, most: int = 5) -> list[float]:
     return [step * i for i in range(math.ceil(top / step - 1e-9) + 1)]
 
 
+def digits_of(values: Sequence[float]) -> int:
+    """Digits after the point that tell these values apart."""
+    return max((len(f"{v:.10f}".rstrip("0").split(".")[1]) for v in values), default=0)
+
+
 def _picture(curves: list[tuple[Entry, list[Point]]], key: str) -> str:
     first = curves[0][0]
-    longest = max(len(_short(entry.label)) for entry, _ in curves)
+    longest = max(len(shortened(entry.label)) for entry, _ in curves)
     values = ticks(max(point.high for _, points in curves for point in points))
     rounds = [point.round for _, points in curves for point in points]
     scale = Scale(min(rounds), max(rounds), values[-1], WIDTH - 38 - 8.1 * longest)
     axis = f"validation NDCG@10 · ranked: {first.ranking}"
     banded = len(curves) <= MOST_BANDS
     lines = "".join(_line(e, points, scale, at, banded) for at, (e, points) in enumerate(curves))
-    ends = "; ".join(
+    said = "; ".join(
         f"{entry.label}: {metric(points[-1].mean)} in round {points[-1].round}, highest "
         f"{metric(max(point.mean for point in points))}"
         for entry, points in curves
     )
+    ends = [
+        (scale.y(points[-1].mean), scale.x(points[-1].round), entry.label, entry.style)
+        for entry, points in curves
+    ]
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" tabindex="0" '
         f'aria-labelledby="{key}-title {key}-desc" data-first="{scale.first}" '
@@ -118,16 +133,16 @@ def _picture(curves: list[tuple[Entry, list[Point]]], key: str) -> str:
         f'data-right="{scale.x(scale.last):.1f}" data-zero="{scale.y(0):.1f}" '
         f'data-top="{scale.y(scale.top):.1f}" data-max="{scale.top:.6g}">'
         f'<title id="{key}-title">Learning curves on {text(first.data)}, {text(first.protocol)} '
-        f'protocol</title><desc id="{key}-desc">{text(axis)}. {text(ends)}. Arrow keys step '
+        f'protocol</title><desc id="{key}-desc">{text(axis)}. {text(said)}. Arrow keys step '
         f"through the rounds.</desc>"
         f'<text class="axis" x="0" y="15">{text(axis)}</text>'
-        f"{_axes(scale, values)}{lines}{_end_labels(curves, scale)}"
+        f"{_axes(scale, values)}{lines}{end_labels(ends, scale.right)}"
         f'<g class="cursor" aria-hidden="true"></g></svg>'
     )
 
 
 def _axes(scale: Scale, values: list[float]) -> str:
-    digits = max((len(f"{v:.10f}".rstrip("0").split(".")[1]) for v in values), default=0)
+    digits = digits_of(values)
     parts = [
         f'<path class="{"base" if value == 0 else "grid"}" d="M{LEFT} {scale.y(value):.1f}'
         f'H{scale.right:.1f}"/><text class="tick y" x="{LEFT - 6}" y="{scale.y(value):.1f}">'
@@ -165,33 +180,26 @@ def _line(entry: Entry, points: list[Point], scale: Scale, at: int, banded: bool
     )
 
 
-def _end_labels(curves: list[tuple[Entry, list[Point]]], scale: Scale) -> str:
-    """Names at the ends of the lines, moved apart where they would overlap."""
-    room = int((HEIGHT - BOTTOM - TOP) / LABEL_GAP) + 1
-    ends = sorted(
-        (
-            (scale.y(points[-1].mean), scale.x(points[-1].round), entry)
-            for entry, points in curves[:room]
-        ),
-        key=lambda end: end[0],
-    )
+def end_labels(ends: Sequence[tuple[float, float, str, Style]], right: float) -> str:
+    """Names (y, x, name, style) at the ends of lines, moved apart where they would overlap."""
+    ends = sorted(ends[:ROOM], key=lambda end: end[0])
     placed: list[float] = []
-    for y, _, _ in ends:
+    for y, *_ in ends:
         placed.append(max(y, placed[-1] + LABEL_GAP) if placed else max(y, TOP))
     limit = float(HEIGHT - BOTTOM)
     for i in range(len(placed) - 1, -1, -1):
         placed[i] = min(placed[i], limit)
         limit = placed[i] - LABEL_GAP
-    x = scale.right + 18
+    x = right + 18
     return "".join(
         f'<path class="leader" d="M{end + 5:.1f} {y:.1f}L{x - 5:.1f} {label_y:.1f}"/>'
-        f"{marker(entry.style, x + 2, label_y, 3.0)}"
-        f'<text class="label" x="{x + 10:.1f}" y="{label_y:.1f}">{text(_short(entry.label))}</text>'
-        for (y, end, entry), label_y in zip(ends, placed, strict=True)
+        f"{marker(style, x + 2, label_y, 3.0)}"
+        f'<text class="label" x="{x + 10:.1f}" y="{label_y:.1f}">{text(shortened(name))}</text>'
+        for (y, end, name, style), label_y in zip(ends, placed, strict=True)
     )
 
 
-def _short(label: str) -> str:
+def shortened(label: str) -> str:
     return label if len(label) <= LABEL_CHARACTERS else label[: LABEL_CHARACTERS - 1] + "…"
 
 

@@ -43,6 +43,8 @@ class Entry:
     """The rows of each seed."""
     label: str
     style: Style
+    number: int = 0
+    """Its place among the runs as they were given."""
 
     @property
     def method(self) -> str:
@@ -90,26 +92,35 @@ class Entry:
         return [Point(r, sum(v) / len(v), min(v), max(v)) for r, v in sorted(rounds.items())]
 
 
-def read(runs: Sequence[Mapping[str, Any]]) -> list[Entry]:
+def read(
+    runs: Sequence[Mapping[str, Any]], looks: Mapping[str, Style] | None = None
+) -> list[Entry]:
     """Runs in the order of the report: by data, honest protocols first, best first."""
+    runs = list(runs)
     if not runs:
         raise UnskewError("There is no run to report on; give at least one finished run.")
     for at, run in enumerate(runs, 1):
         if not isinstance(run.get("summary"), Mapping):
             raise UnskewError(f'Run {at} has no "summary"; give the object in its result.json.')
-    looks = styles(_text(run["summary"], "method") for run in runs)
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for run in runs:
+    looks = looks or styles(methods_of(runs))
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for number, run in enumerate(runs):
         key = tuple(_text(run["summary"], field) for field in ("method", "data", "protocol"))
-        groups.setdefault((key[0], key[1], key[2]), []).append(run)
+        groups.setdefault((key[0], key[1], key[2]), []).append(number)
     entries = []
     for (method, _, _), same in groups.items():
-        names = _labels(method, [mapping(run["summary"].get("settings")) for run in same])
-        for at, (run, name) in enumerate(zip(same, names, strict=True)):
-            rows = mapping(run.get("rounds")).values()
+        names = _labels(method, [_chosen(runs[number]["summary"]) for number in same])
+        for at, (number, name) in enumerate(zip(same, names, strict=True)):
+            rows = mapping(runs[number].get("rounds")).values()
             seeds = tuple([mapping(row) for row in sequence(seed)] for seed in rows)
-            entries.append(Entry(run["summary"], seeds, name, variant(looks[method], at)))
+            style = variant(looks[method], at)
+            entries.append(Entry(runs[number]["summary"], seeds, name, style, number))
     return sorted(entries, key=_order)
+
+
+def methods_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The method of each run, as the page names it."""
+    return [_text(mapping(run.get("summary")), "method") for run in runs]
 
 
 def grouped(entries: Iterable[Entry], field: str) -> dict[str, list[Entry]]:
@@ -171,6 +182,13 @@ def count(value: float | None) -> str:
 def _text(summary: Mapping[str, Any], key: str) -> str:
     value = summary.get(key)
     return DASH if value is None or value == "" else str(value)
+
+
+def _chosen(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run's settings, and the strength of the noise it added if it added any."""
+    noise = number(mapping(summary.get("privacy")).get("noise"))
+    added = {} if noise is None else {"noise": f"{noise:g}"}
+    return {**mapping(summary.get("settings")), **added}
 
 
 def _labels(method: str, settings: list[Mapping[str, Any]]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unskew.report._charts import panel, swatch
@@ -20,17 +20,20 @@ from unskew.report._entries import (
 
 
 def learning_curves(entries: Sequence[Entry]) -> str:
+    """A panel per data set and protocol; empty where no run recorded its rounds."""
     parts, number = [], 0
     for data, of_data in grouped(entries, "data").items():
-        panels = []
+        panels: list[str] = []
         for of_protocol in grouped(of_data, "protocol").values():
             number += 1
-            panels.append(panel(of_protocol, f"chart-{number}"))
+            panels += filter(None, [panel(of_protocol, f"chart-{number}")])
+        if not panels:
+            continue
         rankings = {entry.ranking for entry in of_data}
         warning = (
             '<p class="note">The panels have axes of their own: they rank different sets of items, '
             "so heights compare within a panel, not across.</p>"
-            if len(rankings) > 1
+            if len(rankings) > 1 and len(panels) > 1
             else ""
         )
         sizes = f"{_sizes(of_data, 'users')} users, {_sizes(of_data, 'items')} items"
@@ -46,6 +49,9 @@ def _sizes(entries: Sequence[Entry], key: str) -> str:
     return " / ".join(dict.fromkeys(count(entry.value(key)) for entry in entries))
 
 
+MANY = 12
+"""With more runs than that, bars show one protocol's only, and origins are folded by data set."""
+
 _COSTS: tuple[tuple[str, Callable[[Entry], float | None]], ...] = (
     ("Seconds per simulated round", lambda e: e.value("seconds_per_round")),
     ("KB up per client and round", lambda e: e.kilobytes("bytes_up")),
@@ -56,9 +62,14 @@ _COSTS: tuple[tuple[str, Callable[[Entry], float | None]], ...] = (
 def cost_bars(entries: Sequence[Entry]) -> str:
     parts = []
     for data, of_data in grouped(entries, "data").items():
-        several = len(grouped(of_data, "protocol")) > 1
-        figures = "".join(_bars(name, value, of_data, several) for name, value in _COSTS)
-        parts.append(f'<h3>{text(data)}</h3><div class="panels thirds">{figures}</div>')
+        protocols = grouped(of_data, "protocol")
+        shown, note = of_data, ""
+        if len(protocols) > 1 and len(of_data) > MANY:
+            name, shown = max(protocols.items(), key=lambda part: len(part[1]))
+            note = f' <span class="sizes"><code>{text(name)}</code>, the others as above</span>'
+        several = len(grouped(shown, "protocol")) > 1
+        figures = "".join(_bars(name, value, shown, several) for name, value in _COSTS)
+        parts.append(f'<h3>{text(data)}{note}</h3><div class="panels thirds">{figures}</div>')
     return "".join(parts)
 
 
@@ -82,8 +93,21 @@ def _bars(
     return f'<figure class="cost">{head}<ul>{"".join(rows)}</ul></figure>'
 
 
-def provenance(entries: Sequence[Entry]) -> str:
-    return "".join(_run(entry) for entry in entries)
+def provenance(entries: Sequence[Entry], commands: Sequence[str] = ()) -> str:
+    parts = ["".join(_run(entry) for entry in entries)]
+    if len(entries) > MANY:
+        parts = [
+            f'<details class="group"><summary>{text(data)}: {len(of_data)} runs</summary>'
+            f"{''.join(_run(entry) for entry in of_data)}</details>"
+            for data, of_data in grouped(entries, "data").items()
+        ]
+    if commands:
+        lines = "\n".join(text(command) for command in commands)
+        parts.append(
+            f'<details class="run commands"><summary>All {len(commands)} commands behind this page'
+            f'</summary><pre tabindex="0"><code>{lines}</code></pre></details>'
+        )
+    return "".join(parts)
 
 
 def _run(entry: Entry) -> str:
@@ -95,7 +119,7 @@ def _run(entry: Entry) -> str:
         ("Best validation round per seed", _list(summary.get("best_rounds"))),
         ("Users, items", f"{count(entry.value('users'))}, {count(entry.value('items'))}"),
         ("Peak memory of the process", _with_unit(entry.value("peak_rss_mb"), "MB")),
-        ("Model checksum per seed (SHA-256)", _list(summary.get("model_sha256"), code=True)),
+        ("Model checksum per seed (SHA-256)", _list(_checksums(summary), code=True)),
         ("Run folder", _folder(summary.get("run_dir"))),
     ]
     rows = "".join(f"<dt>{text(name)}</dt><dd>{shown}</dd>" for name, shown in facts)
@@ -117,6 +141,12 @@ def _run(entry: Entry) -> str:
         )
         + "</details>"
     )
+
+
+def _checksums(summary: Mapping[str, Any]) -> Any:
+    """One per seed; the run's own where it has no others."""
+    known = summary.get("model_sha256_per_seed") or summary.get("model_sha256")
+    return [known] if isinstance(known, str) else known
 
 
 def _pairs(values: Any) -> str:

@@ -14,6 +14,13 @@ from unskew.report._entries import (
     text,
     with_spread,
 )
+from unskew.report._sides import Pair, pairs_of
+
+FEW = 2
+"""With more data sets than that, sentences name winners, not each winner's rival."""
+
+NOTHING = 0.1
+"""Kilobytes up to which a method sends nothing worth naming: it is central or purely local."""
 
 
 def summarise(entries: Sequence[Entry]) -> list[str]:
@@ -44,19 +51,37 @@ def _score(entry: Entry) -> Figure:
 
 
 def _best(entries: Sequence[Entry], winners: Sequence[Entry]) -> list[str]:
+    if not winners:
+        return []
     honest = [entry for entry in winners if not entry.leaky]
-    sentences = []
-    if honest:
-        clauses = "; ".join(_verdict(entry, _rivals(entries, entry)) for entry in honest)
-        sentences.append(f"O{clauses[1:]}.")
+    if len(honest) > FEW:
+        clauses = [_by_method(entries, honest)]
+    else:
+        clauses = [_verdict(entry, _rivals(entries, entry)) for entry in honest]
     leaky = [entry for entry in winners if entry.leaky]
-    if leaky:
-        names = "; ".join(_verdict(entry, _rivals(entries, entry)) for entry in leaky)
-        sentences.append(
-            f"O{names[1:]}; but that protocol lets training find out the held-out item, so read it "
-            "beside the literature only and run <code>leak-free</code> to see what was learned."
-        )
-    return sentences
+    clauses += [_verdict(entry, _rivals(entries, entry)) for entry in leaky]
+    warning = (
+        "; but that protocol lets training find out the held-out item, so read it "
+        "beside the literature only and run <code>leak-free</code> to see what was learned"
+    )
+    told = "; ".join(clauses)
+    return [f"{told[0].upper()}{told[1:]}{warning if leaky else ''}."]
+
+
+def _by_method(entries: Sequence[Entry], winners: Sequence[Entry]) -> str:
+    """Many data sets in one breath: who is the best where."""
+    parts = []
+    for same in sorted(grouped(winners, "label").values(), key=lambda some: -len(some)):
+        where = [f"{text(e.data)} ({with_spread(_score(e))})" for e in same]
+        parts.append(f"<strong>{text(same[0].label)}</strong> on {_listed(where)}")
+    counts = [len(_rivals(entries, entry)) for entry in winners]
+    most = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else f"{counts[0]}"
+    protocols = _listed([f"<code>{text(p)}</code>" for p in grouped(winners, "protocol")])
+    return f"of {most} runs under {protocols}, the best by NDCG@10 is {'; '.join(parts)}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def _verdict(best: Entry, rivals: Sequence[Entry]) -> str:
@@ -87,48 +112,47 @@ def _certainty(first: Figure, second: Figure) -> str:
 
 def _leak(entries: Sequence[Entry], winners: Sequence[Entry]) -> list[str]:
     """One sentence on paper against leak-free, ranked alike; only for pairs that differ in nothing
-    but the protocol."""
-    pairs = [pair for winner in winners for pair in _pairs(entries, winner)[:1]]
-    gaps: list[str] = []
-    none: list[str] = []
-    for free, paper in pairs:
-        low, high = free.figure("sampled99", "ndcg@10"), paper.figure("sampled99", "ndcg@10")
-        if low.mean is None or high.mean is None:
-            continue
-        gap = high.mean - low.mean
-        shown = (
-            f"{text(free.label)} on {text(free.data)} shows NDCG@10 {metric(high.mean)} instead of "
-            f"{metric(low.mean)}"
-        )
-        clear = gap > (low.std or 0.0) + (high.std or 0.0)
-        (gaps if clear else none).append(f"{shown}, {gap:+.4f}" if clear else shown)
-    lead = f"Ranked among 99 sampled candidates both times, under <code>{LEAKY}</code> "
-    sentences = []
-    if gaps:
-        rows = any(free.summary.get("notes") != paper.summary.get("notes") for free, paper in pairs)
-        extra = ", together with the rows the notes below say one protocol drops" if rows else ""
-        sentences.append(
-            f"{lead}{'; '.join(gaps)}: that gap is the leak{extra}, since training there never "
-            "draws the held-out item as a negative and so learns which one it is."
-        )
-    if none:
-        sentences.append(f"{lead}{'; '.join(none)}: no gap beyond the spread, so no leak shows.")
-    return sentences
-
-
-def _pairs(entries: Sequence[Entry], winner: Entry) -> list[tuple[Entry, Entry]]:
-    """Leak-free and paper runs with the same settings on the winner's data, its method first."""
-    same_data = [entry for entry in entries if entry.data == winner.data]
-    found = [
-        (free, paper)
-        for free in same_data
-        for paper in same_data
-        if free.protocol == "leak-free"
-        and paper.leaky
-        and free.method == paper.method
-        and free.summary.get("settings") == paper.summary.get("settings")
+    but the protocol: the winner's where it has one, else the deepest fall."""
+    pairs, telling = [], len(winners) > FEW
+    for winner in winners:
+        found = pairs_of([entry for entry in entries if entry.data == winner.data])
+        known = [pair for pair in found if pair.fall is not None]
+        own = [pair for pair in known if pair.free is winner and not telling]
+        pairs += sorted(own or known, key=lambda pair: -(pair.fall or 0.0))[:1]
+    clear = [pair for pair in pairs if _clear(pair)]
+    alike = all(pair.part == "sampled99" for pair in pairs)
+    lead = (
+        f"Ranked {'among 99 sampled candidates' if alike else 'alike'} both times, "
+        f"under <code>{LEAKY}</code> "
+    )
+    if not pairs:
+        return []
+    if not clear:
+        told = "; ".join(_shown(pair) for pair in pairs)
+        return [f"{lead}{told}: no gap beyond the spread, so no leak shows."]
+    if telling:
+        clear = sorted(clear, key=lambda pair: -(pair.fall or 0.0))
+    gaps = "; ".join(f"{_shown(pair)}, {pair.fall:+.4f}" for pair in clear)
+    rows = any(free.summary.get("notes") != paper.summary.get("notes") for free, paper in clear)
+    extra = ", together with the rows the notes below say one protocol drops" if rows else ""
+    gap = "these gaps are" if len(clear) > 1 else "that gap is"
+    return [
+        f"{lead}{gaps}: {gap} the leak{extra}, since training there never draws the held-out item "
+        "as a negative and so learns which one it is."
     ]
-    return sorted(found, key=lambda pair: pair[0] is not winner)
+
+
+def _clear(pair: Pair) -> bool:
+    low, high = pair.figures("ndcg@10")
+    return (pair.fall or 0.0) > (low.std or 0.0) + (high.std or 0.0)
+
+
+def _shown(pair: Pair) -> str:
+    low, high = pair.figures("ndcg@10")
+    return (
+        f"{text(pair.free.label)} on {text(pair.free.data)} shows NDCG@10 {metric(high.mean)} "
+        f"instead of {metric(low.mean)}"
+    )
 
 
 def _cost(entries: Sequence[Entry], winners: Sequence[Entry]) -> list[str]:
@@ -141,7 +165,7 @@ def _cost(entries: Sequence[Entry], winners: Sequence[Entry]) -> list[str]:
         f"client taking part sent {amount(best.kilobytes('bytes_up'))}\N{NO-BREAK SPACE}KB "
         f"and received {amount(best.kilobytes('bytes_down'))}\N{NO-BREAK SPACE}KB"
     )
-    rivals = [e for e in _rivals(entries, best) if e.kilobytes("bytes_up") is not None]
+    rivals = [e for e in _rivals(entries, best) if (e.kilobytes("bytes_up") or 0.0) > NOTHING]
     if len(rivals) > 1:
         sent = [amount(e.kilobytes("bytes_up")) for e in rivals]
         least = min(rivals, key=lambda e: e.kilobytes("bytes_up") or 0.0)

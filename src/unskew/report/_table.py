@@ -7,22 +7,29 @@ from typing import NamedTuple
 
 from unskew.report._charts import swatch
 from unskew.report._entries import Entry, Figure, amount, count, grouped, metric, text
+from unskew.report._sortable import Cell, Group, Head, sortable
 
-
-class Cell(NamedTuple):
-    """What a cell shows, and what it sorts by (nothing: always last)."""
-
-    html: str
-    key: str | float | None
-    kind: str = "number"
+MANY = 24
+"""With more rows than that the table scrolls in a box of its own."""
 
 
 class Column(NamedTuple):
-    """``first`` is the direction of the first click: the good end of the column on top."""
-
-    head: str
+    head: Head
     cell: Callable[[Entry], Cell]
-    first: str = "descending"
+
+
+def named(entry: Entry) -> Cell:
+    """The run's name beside a bit of its line."""
+    shown = f'<span class="name">{swatch(entry.style)}<span>{text(entry.label)}</span></span>'
+    return Cell(shown, entry.label.lower(), "word")
+
+
+def stacked(figure: Figure) -> Cell:
+    """A mean, and below it its spread."""
+    if figure.mean is None or figure.std is None:
+        return Cell(metric(figure.mean), figure.mean)
+    spread = f'<span class="spread">± {figure.std:.4f}</span>'
+    return Cell(f"{metric(figure.mean)} {spread}", figure.mean)
 
 
 def _word(field: str) -> Callable[[Entry], Cell]:
@@ -35,17 +42,7 @@ def _word(field: str) -> Callable[[Entry], Cell]:
 
 
 def _metric(part: str, name: str) -> Callable[[Entry], Cell]:
-    def cell(entry: Entry) -> Cell:
-        figure = entry.figure(part, name)
-        return Cell(_stacked(figure), figure.mean)
-
-    return cell
-
-
-def _stacked(figure: Figure) -> str:
-    if figure.mean is None or figure.std is None:
-        return metric(figure.mean)
-    return f'{metric(figure.mean)} <span class="spread">± {figure.std:.4f}</span>'
+    return lambda entry: stacked(entry.figure(part, name))
 
 
 def _rounds(entry: Entry) -> Cell:
@@ -58,35 +55,42 @@ def _seconds(entry: Entry) -> Cell:
 
 
 def _kilobytes(key: str) -> Callable[[Entry], Cell]:
-    def cell(entry: Entry) -> Cell:
-        return Cell(amount(entry.kilobytes(key)), entry.kilobytes(key))
-
-    return cell
+    return lambda entry: Cell(amount(entry.kilobytes(key)), entry.kilobytes(key))
 
 
-_METRICS = (("HR@10", "hr@10"), ("NDCG@10", "ndcg@10"))
-_UP = "ascending"
+def _named_column(name: str, cell: Callable[[Entry], Cell]) -> Column:
+    return Column(Head(name, "ascending", "word"), cell)
+
+
+def _cost_column(name: str, cell: Callable[[Entry], Cell]) -> Column:
+    return Column(Head(name, "ascending"), cell)
+
+
+def _metrics(part: str) -> tuple[Column, ...]:
+    names = (("HR@10", "hr@10"), ("NDCG@10", "ndcg@10"))
+    return tuple(Column(Head(head), _metric(part, name)) for head, name in names)
+
 
 GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
     (
         "Run",
         (
-            Column("Method", _word("label"), _UP),
-            Column("Data", _word("data"), _UP),
-            Column("Protocol", _word("protocol"), _UP),
-            Column("What is ranked", _word("ranking"), _UP),
+            _named_column("Method", named),
+            _named_column("Data", _word("data")),
+            _named_column("Protocol", _word("protocol")),
+            _named_column("What is ranked", _word("ranking")),
         ),
     ),
-    ("Best validation round", tuple(Column(h, _metric("metrics", m)) for h, m in _METRICS)),
-    ("Last round", tuple(Column(h, _metric("last_round", m)) for h, m in _METRICS)),
-    ("Among 99 sampled", tuple(Column(h, _metric("sampled99", m)) for h, m in _METRICS)),
+    ("Best validation round", _metrics("metrics")),
+    ("Last round", _metrics("last_round")),
+    ("Among 99 sampled", _metrics("sampled99")),
     (
         "Cost",
         (
-            Column("Rounds", _rounds, _UP),
-            Column("Seconds per round", _seconds, _UP),
-            Column("KB up", _kilobytes("bytes_up"), _UP),
-            Column("KB down", _kilobytes("bytes_down"), _UP),
+            _cost_column("Rounds", _rounds),
+            _cost_column("Seconds per round", _seconds),
+            _cost_column("KB up", _kilobytes("bytes_up")),
+            _cost_column("KB down", _kilobytes("bytes_down")),
         ),
     ),
 )
@@ -94,42 +98,20 @@ GROUPS: tuple[tuple[str, tuple[Column, ...]], ...] = (
 
 def table(entries: Sequence[Entry]) -> str:
     columns = [column for _, group in GROUPS for column in group]
-    groups = "".join(
-        f'<th scope="colgroup" colspan="{len(group)}">{text(name)}</th>' for name, group in GROUPS
-    )
-    heads = "".join(
-        f'<th scope="col" data-head="{text(column.head)}"><button type="button" '
-        f'data-first="{column.first}">{text(column.head)}</button></th>'
-        for column in columns
-    )
+    groups = [Group(text(name), [column.head for column in group]) for name, group in GROUPS]
     leaks = "Leaks: training can find out the held-out item. "
     leaks = leaks if any(entry.leaky for entry in entries) else ""
     winners = _winners(entries)
-    body = "".join(
-        f"<tr{' class=best' if entry in winners else ''}>"
-        + "".join(_cell(column.cell(entry), at, entry) for at, column in enumerate(columns))
-        + "</tr>"
-        for entry in entries
+    return sortable(
+        "all-runs",
+        groups,
+        [[column.cell(entry) for column in columns] for entry in entries],
+        "Test metrics, mean ± standard deviation over seeds (a mean alone: one seed). Bold: the "
+        "best NDCG@10 on its data under its protocol. KB: thousands of bytes per client and "
+        f"round. {leaks}",
+        "runs many" if len(entries) > MANY else "runs",
+        [entry in winners for entry in entries],
     )
-    colgroups = "".join(f'<colgroup span="{len(group)}"></colgroup>' for _, group in GROUPS)
-    return (
-        '<div class="scroll" role="region" aria-labelledby="runs-caption" tabindex="0">'
-        '<table class="runs"><caption id="runs-caption"><span>Test metrics, mean ± standard '
-        "deviation over seeds (a mean alone: one seed). Bold: the best NDCG@10 on its data under "
-        f"its protocol. KB: thousands of bytes per client and round. {leaks}"
-        "Select a column head to sort. "
-        '<span class="narrow">Scroll the table sideways for the figures.</span>'
-        f"</span></caption>{colgroups}<thead><tr>{groups}</tr><tr>{heads}</tr></thead>"
-        f'<tbody>{body}</tbody></table></div><p class="unseen" role="status" id="sorted"></p>'
-    )
-
-
-def _cell(cell: Cell, at: int, entry: Entry) -> str:
-    key = "" if cell.key is None else text(cell.key)
-    if at == 0:
-        shown = f'<span class="name">{swatch(entry.style)}<span>{cell.html}</span></span>'
-        return f'<th scope="row" class="{cell.kind}" data-key="{key}">{shown}</th>'
-    return f'<td class="{cell.kind}" data-key="{key}">{cell.html}</td>'
 
 
 def _winners(entries: Sequence[Entry]) -> list[Entry]:
