@@ -39,7 +39,7 @@ _SHOWN = 5
 
 
 def tune(
-    method: Annotated[str, typer.Option(help="See `unskew methods`.")] = "pfedclr",
+    method: Annotated[str, typer.Option(help="See `unskew methods`.")] = "fedrefit",
     data: Annotated[str, typer.Option(help="A source's name or a file.")] = "demo",
     protocol: Annotated[str, typer.Option(help="leak-free, time or paper.")] = "leak-free",
     trials: Annotated[int, typer.Option(help="Trials in all, with those done.", min=1)] = 30,

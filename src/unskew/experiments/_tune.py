@@ -77,7 +77,8 @@ OVERRIDES: dict[str, dict[str, Dimension | None]] = {
         "item_power": _linear(0, 0.5),
         "fast": _linear(0.1, 0.9),
         "slow": _linear(0.5, 1),
-        "horizon": _linear(0, 1),
+        "horizon": _linear(0.5, 1),
+        "far_horizon": _linear(0.5, 1),
         "discount": _linear(0, 0.5),
         "order": None,  # validation chooses already
     },
