@@ -57,7 +57,19 @@ def place(tmp_path_factory: pytest.TempPathFactory, demo_data: Interactions) -> 
 
 def options(out: str, trials: int, *more: Any) -> tuple[Any, ...]:
     few = ("--skip-bad-rows", "--rounds", 2, "--set", "local_epochs=1", "--space", SPACE)
-    return ("tune", "--data", "small.csv", *few, "--trials", trials, "--out", out, *more)
+    return (
+        "tune",
+        "--method",
+        "pfedclr",
+        "--data",
+        "small.csv",
+        *few,
+        "--trials",
+        trials,
+        "--out",
+        out,
+        *more,
+    )
 
 
 def trials_of(folder: Path) -> list[dict[str, Any]]:
