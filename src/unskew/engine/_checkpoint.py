@@ -24,6 +24,7 @@ from unskew.engine._files import (
     checksum,
     read_json,
     read_tensors,
+    sync_folder,
     write_json,
     write_tensors,
 )
@@ -120,6 +121,7 @@ class Checkpoints:
         for part, tensors in parts.items():
             write_tensors(unfinished / f"{part}.safetensors", tensors, f"unskew-{part}", VERSION)
         unfinished.rename(folder)
+        sync_folder(self._folder)
 
 
 def _name(round: int) -> str:

@@ -1,4 +1,4 @@
-"""Safe files: a temporary file, a flush, a rename; a name and a version in every format.
+"""Safe files: a temporary file, forced to the disk, a rename; a name and a version in every format.
 
 Tensors are saved as safetensors. Their writer wants every tensor whole in memory; the devices of a
 federation are many small arrays, so :func:`write_tensors` streams them in the same published
@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -47,9 +48,22 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
         with temporary.open("wb") as file:
             write(file)
             file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """What was renamed in a folder stays renamed after a power cut, where the system can promise
+    it."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -17,9 +17,9 @@ class Recommender:
     """A model and the catalogue it was trained on. Training items are never recommended; held-out
     items are open again, as they would be in use."""
 
-    def __init__(self, method: Method, split: Split, server: Any, devices: Devices) -> None:
+    def __init__(self, method: Method, split: Split, devices: Devices, seed: int) -> None:
         self._method, self._split = method, split
-        self._server, self._devices = server, devices
+        self._devices, self._seed = devices, seed
         self._user_number = {label: n for n, label in enumerate(split.user_ids)}
         self._item_number = {label: n for n, label in enumerate(split.item_ids)}
 
@@ -57,19 +57,22 @@ class Recommender:
         return pl.concat(frames)
 
     def fold_in(self, items: Sequence[str], k: int = 10) -> list[dict[str, Any]]:
-        """Recommendations for somebody new who has had ``items``; the global items stay frozen."""
+        """Recommendations for somebody new who has had ``items``, in this order; the global items
+        stay frozen, as the members who came last have them."""
         for item in items:
             if item not in self._item_number:
                 example = self._split.item_ids[0]
                 raise UnskewError(
                     f'The run has no item "{item}"; its items are labelled like "{example}".'
                 )
-        numbers = np.unique([self._item_number[item] for item in items]).astype(np.int32)
-        seen = Ragged(np.array([0, len(numbers)]), numbers)
-        n_items = self._split.n_items
-        _, private = self._method.init(1, n_items, 0)
-        cohort = Cohort(np.array([self._split.n_users]), seen, seen, n_items, 0, 1)
-        download = self._method.download(self._server)
+        numbers = [self._item_number[item] for item in dict.fromkeys(items)]
+        ends = np.array([0, len(numbers)])
+        history = Ragged(ends, np.array(numbers, np.int32))
+        seen = Ragged(ends, np.sort(history.items))
+        n_items, newcomer = self._split.n_items, np.array([self._split.n_users])
+        _, private = self._method.init(1, n_items, self._seed)
+        cohort = Cohort(newcomer, history, seen, n_items, self._seed, 1)
+        download = self._devices.downloads[int(self._devices.version.max())]
         scores = self._method.score(download, self._method.fold_in(download, private, cohort))
         return self._named(best_unseen(scores, seen, k)[0], scores[0])
 

@@ -91,9 +91,9 @@ class Run:
 
     def recommender(self, seed: int | None = None) -> Recommender:
         """Recommendations from the best round of a seed (default: the first)."""
-        state = self.states[self.spec.seeds[0] if seed is None else seed]
-        method = self.spec.build()
-        return Recommender(method, self.split, state.best_server, state.best_devices)
+        chosen = self.spec.seeds[0] if seed is None else seed
+        devices = self.states[chosen].best_devices
+        return Recommender(self.spec.build(), self.split, devices, chosen)
 
     def recommend(self, user: str, k: int = 10) -> list[dict[str, Any]]:
         """The best ``k`` unseen items of a user, each with item, title and score."""

@@ -63,7 +63,7 @@ def open_recommender(folder: Path, seed: int | None = None) -> Recommender:
         )
     state = Checkpoints(current.parent).load(federation)
     assert state is not None
-    return Recommender(federation.method, federation.split, state.best_server, state.best_devices)
+    return Recommender(federation.method, federation.split, state.best_devices, federation.seed)
 
 
 def _saved_split(folder: Path, data: str, protocol: str) -> Split:

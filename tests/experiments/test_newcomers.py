@@ -1,0 +1,29 @@
+"""A newcomer with a member's history gets what the member gets, from the round validation chose."""
+
+import pytest
+
+import unskew
+from unskew.data import load
+
+
+@pytest.fixture(scope="module")
+def finished():
+    return unskew.fit("fedrefit", load("demo"))
+
+
+def test_a_newcomer_gets_what_a_member_with_the_same_history_gets(finished):
+    assert finished.states[0].best_round < finished.states[0].round  # the last fit is another one
+    split, recommender = finished.split, finished.recommender()
+    for user in (0, 7, 500):
+        history = [split.item_ids[item] for item in split.train.of(user)]
+        member = recommender.recommend(split.user_ids[user], 10)
+        newcomer = recommender.fold_in(history, 10)
+        assert [row["item"] for row in newcomer] == [row["item"] for row in member]
+        assert [row["score"] for row in newcomer] == pytest.approx([r["score"] for r in member])
+
+
+def test_the_order_of_a_newcomers_items_counts(finished):
+    split, recommender = finished.split, finished.recommender()
+    history = [split.item_ids[item] for item in split.train.of(7)]
+    forward, backward = (recommender.fold_in(order, 20) for order in (history, history[::-1]))
+    assert [row["item"] for row in forward] != [row["item"] for row in backward]
