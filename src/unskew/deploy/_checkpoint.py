@@ -14,8 +14,7 @@ import numpy as np
 
 from unskew.deploy._files import save, whole
 from unskew.deploy._task import Task
-from unskew.engine import read_json, write_atomically, write_json
-from unskew.engine._files import read_tensors
+from unskew.engine import read_json, read_tensors, write_atomically, write_json
 from unskew.types import UnskewError
 
 FORMAT, STATE, OUTCOME, VERSION = "unskew-federation", "unskew-server", "unskew-outcome", 1

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.deploy._files import save, whole
-from unskew.engine import read_json, select, write_json
-from unskew.engine._files import read_tensors
+from unskew.engine import read_json, read_tensors, select, write_json
 from unskew.types import Int32, Int64, Ragged, Split, UnskewError
 
 FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unskew-catalogue", 1

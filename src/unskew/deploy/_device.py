@@ -23,8 +23,7 @@ from unskew.deploy._data import NodeData, read_node_data
 from unskew.deploy._files import save, whole
 from unskew.deploy._task import Task
 from unskew.deploy._wire import Named, each_message, no_sum, no_uploads, shape_of, sum_message
-from unskew.engine import CHUNK, Devices, Transform, read_json, select, write_json
-from unskew.engine._files import read_tensors
+from unskew.engine import CHUNK, Devices, Transform, read_json, read_tensors, select, write_json
 from unskew.evaluation import best_unseen, held_out_ranks, per_user
 from unskew.kernels import empty_sum, fold
 from unskew.types import Cohort, Float32, Int64, Rows, UnskewError, Upload

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from unskew.engine._files import Tensor, write_tensors
+from unskew.engine import Tensor, write_tensors
 
 
 def save(

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
-
+from unskew.engine import draw_cohort
 from unskew.methods import create
-from unskew.rng import Purpose, generator
 from unskew.types import Int64, Method, UnskewError
 
 Robust = Literal["none", "clip", "median", "trimmed"]
@@ -55,11 +53,8 @@ class Task:
         return create(self.method, **{key: value for key, _, value in pairs})
 
     def cohort_of(self, round: int) -> Int64:
-        """The clients of a round; the simulator draws the same."""
-        share = self.build().config.participation
-        size = max(1, int(self.n_users * share + 1e-9))
-        chosen = generator(self.seed, Purpose.COHORT, round).permutation(self.n_users)[:size]
-        return np.sort(chosen).astype(np.int64)
+        """The clients of a round, as the simulator draws them."""
+        return draw_cohort(self.seed, round, self.n_users, self.build().config.participation)
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))

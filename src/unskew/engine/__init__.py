@@ -2,8 +2,16 @@
 
 from unskew.engine._checkpoint import Checkpoints, model_checksum, server_tensors
 from unskew.engine._devices import Devices, select
-from unskew.engine._federation import CHUNK, Federation, State, Transform
-from unskew.engine._files import read_json, write_atomically, write_json
+from unskew.engine._federation import CHUNK, Federation, State, Transform, draw_cohort
+from unskew.engine._files import (
+    Tensor,
+    read_json,
+    read_tensors,
+    sync_folder,
+    write_atomically,
+    write_json,
+    write_tensors,
+)
 from unskew.engine._scoreboard import TOP_K, Scoreboard
 
 __all__ = [
@@ -14,11 +22,16 @@ __all__ = [
     "Federation",
     "Scoreboard",
     "State",
+    "Tensor",
     "Transform",
+    "draw_cohort",
     "model_checksum",
     "read_json",
+    "read_tensors",
     "select",
     "server_tensors",
+    "sync_folder",
     "write_atomically",
     "write_json",
+    "write_tensors",
 ]

@@ -169,11 +169,7 @@ class Federation:
         }
 
     def cohort_of(self, round: int) -> Int64:
-        """The clients of a round, in ascending order: drawn without replacement."""
-        n = self.split.n_users
-        size = max(1, int(n * self.method.config.participation + 1e-9))
-        chosen = generator(self.seed, Purpose.COHORT, round).permutation(n)[:size]
-        return np.sort(chosen).astype(np.int64)
+        return draw_cohort(self.seed, round, self.split.n_users, self.method.config.participation)
 
     def _keep_best(self, state: State, row: dict[str, Any]) -> None:
         """The best round is chosen on validation NDCG@10 alone; the first of equals stays."""
@@ -275,6 +271,14 @@ def _joined(each: list[tuple[Int64, Upload]]) -> Uploads:
         at = end
     rest = (np.concatenate(dense), np.concatenate(weight))
     return Uploads(np.concatenate(users), Upload(Rows(indptr, items, values), *rest))
+
+
+def draw_cohort(seed: int, round: int, n_users: int, share: float) -> Int64:
+    """The clients of a round, in ascending order: drawn without replacement. A deployment draws the
+    same."""
+    size = max(1, int(n_users * share + 1e-9))
+    chosen = generator(seed, Purpose.COHORT, round).permutation(n_users)[:size]
+    return np.sort(chosen).astype(np.int64)
 
 
 def download_bytes(method: Method, download: Any) -> int:
