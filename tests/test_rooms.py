@@ -87,6 +87,9 @@ def violations(source: str, room: str, package: tuple[str, ...]) -> list[str]:
         is_room = top == "unskew" and target in ALLOWED
         if is_room and room in ALLOWED and target not in ALLOWED[room] | {room}:
             found.append(f"line {line}: {room} may not import {target}")
+        behind = rest.partition(".")[2].startswith("_")
+        if is_room and behind and target != room and room in ALLOWED and room != "cli":
+            found.append(f"line {line}: {room} reaches behind {target} into {name}")
         is_door = top == "unskew" and bool(target) and target not in ALLOWED
         if is_door and room in ALLOWED and room != "cli":
             found.append(f"line {line}: {room} goes through {name}, not to a room")

@@ -9,8 +9,8 @@ import pytest
 
 from unskew.engine import Federation, select
 from unskew.kernels import draw_samples
-from unskew.kernels._mlp import score_mlp
-from unskew.kernels._network import mlp_size
+from unskew.kernels.mlp import score_mlp
+from unskew.kernels.network import mlp_size
 from unskew.methods.fedncf import Config, FedNCF, initial_mlp
 from unskew.rng import Purpose
 from unskew.types import Cohort, Rows, Split, UnskewError, Upload

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from unskew.engine import Federation, select
 from unskew.kernels import draw_samples
-from unskew.kernels._packing import TILE, Packed, empty_packed, pack, unpack
-from unskew.kernels._relations import neighbours
+from unskew.kernels.packing import TILE, Packed, empty_packed, pack, unpack
+from unskew.kernels.relations import neighbours
 from unskew.methods.gpfedrec import Config, GPFedRec, Server, own_tables
 from unskew.rng import Purpose
 from unskew.types import Cohort, Rows, Split, UnskewError, Upload, Uploads

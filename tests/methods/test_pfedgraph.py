@@ -10,8 +10,8 @@ import scipy.optimize
 
 from unskew.engine import Federation, select
 from unskew.kernels import draw_samples
-from unskew.kernels._packing import Packed, packed_from, unpack
-from unskew.kernels._simplex import project_on_simplex
+from unskew.kernels.packing import Packed, packed_from, unpack
+from unskew.kernels.simplex import project_on_simplex
 from unskew.methods.pfedgraph import Config, PFedGraph, Server, collaboration
 from unskew.rng import Purpose
 from unskew.types import Cohort, Rows, Split, Upload, Uploads

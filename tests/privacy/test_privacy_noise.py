@@ -11,7 +11,7 @@ import scipy.stats
 from unskew import rng
 from unskew.engine import Federation, model_checksum
 from unskew.kernels import set_threads
-from unskew.kernels._noise import GAUSSIAN, LAPLACE, TILE, noise_vector
+from unskew.kernels.noise import GAUSSIAN, LAPLACE, TILE, noise_vector
 from unskew.methods import METHODS, create
 from unskew.privacy import Mechanism, PrivateUploads
 from unskew.types import Cohort, Ragged, Rows, Split, Upload

@@ -4,11 +4,14 @@ from unskew.audit._leak import LeakVerdict, judge, random_interactions
 from unskew.audit._picture import Dot, Look, tradeoff_picture
 from unskew.audit._server import CuriousServer
 from unskew.audit._shadow import Shadows
+from unskew.audit._skew import Bounds, Feedback
 from unskew.audit._success import Success, measure
 
 __all__ = [
+    "Bounds",
     "CuriousServer",
     "Dot",
+    "Feedback",
     "LeakVerdict",
     "Look",
     "Shadows",

@@ -5,6 +5,7 @@ from unskew.engine._devices import Devices, select
 from unskew.engine._federation import CHUNK, Federation, State, Transform, draw_cohort
 from unskew.engine._files import (
     Tensor,
+    checksum,
     read_json,
     read_tensors,
     sync_folder,
@@ -24,6 +25,7 @@ __all__ = [
     "State",
     "Tensor",
     "Transform",
+    "checksum",
     "draw_cohort",
     "model_checksum",
     "read_json",

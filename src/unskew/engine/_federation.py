@@ -13,8 +13,7 @@ import numpy as np
 
 from unskew.engine._devices import Devices, select
 from unskew.engine._scoreboard import Scoreboard
-from unskew.kernels import empty_sum, fold, get_threads
-from unskew.kernels._parallel import work_alone
+from unskew.kernels import empty_sum, fold, get_threads, work_alone
 from unskew.rng import Purpose, generator
 from unskew.types import (
     Aggregation,

@@ -13,7 +13,7 @@ from unskew.engine import Federation
 from unskew.evaluation import prepare
 from unskew.experiments._private import account, mechanism_of
 from unskew.experiments._spec import RunSpec
-from unskew.kernels._mlp import score_mlp
+from unskew.kernels.mlp import score_mlp
 from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy, PrivateUploads
 from unskew.rng import Purpose, generator

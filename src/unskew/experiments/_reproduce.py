@@ -155,11 +155,12 @@ _ROOM = "unskew.methods"
 
 @cache
 def _bare(path: Path) -> str:
-    """A file without docstrings, comment lines and blank lines."""
+    """A file without docstrings, imports, comment lines and blank lines."""
     text = path.read_text(encoding="utf-8")
     told: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if constant or isinstance(node, ast.Import | ast.ImportFrom):
             told.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = [line for at, line in enumerate(text.splitlines(), 1) if at not in told]
     return "\n".join(line for line in lines if line.strip() and line.strip()[0] != "#")

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from unskew.audit import Bounds
 from unskew.audit import _skew as formulas
-from unskew.audit._skew import Bounds
 from unskew.engine import Federation, select
 from unskew.evaluation import prepare
 from unskew.experiments._skew_clients import Client, solved, trained

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.audit._skew import Feedback
+from unskew.audit import Feedback
 from unskew.kernels import draw_samples, gather, overlay
 from unskew.types import Cohort, Float64, Int32, Method
 

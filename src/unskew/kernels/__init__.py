@@ -1,7 +1,10 @@
-"""Numba functions on plain arrays. Nothing here knows a method, a protocol or a file."""
+"""Numba functions on plain arrays. Nothing here knows a method, a protocol or a file.
+
+What most methods need is named here; what one of them needs stands in a module of its own.
+"""
 
 from unskew.kernels._local import train_joint, train_low_rank, train_rows
-from unskew.kernels._parallel import for_each_block, get_threads, set_threads
+from unskew.kernels._parallel import for_each_block, get_threads, set_threads, work_alone
 from unskew.kernels._sampling import Samples, draw_samples
 from unskew.kernels._steps import Schedule
 from unskew.kernels._tables import (
@@ -35,4 +38,5 @@ __all__ = [
     "train_joint",
     "train_low_rank",
     "train_rows",
+    "work_alone",
 ]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unskew.kernels import Samples, draw_samples
-from unskew.kernels._central import adam
+from unskew.kernels.central import adam
 from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Ragged, Rows, UnskewError
 

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
-from unskew.kernels._central_items import gram, linear_scores, weights_of_inverse
+from unskew.kernels.central_items import gram, linear_scores, weights_of_inverse
 from unskew.methods._central import LinearConfig, OwnItems, distinct, no_items, own_items
 from unskew.types import Cohort, Float32, UnskewError
 

@@ -22,8 +22,8 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather
-from unskew.kernels._mlp import score_mlp, train_mlp
-from unskew.kernels._network import mlp_layers
+from unskew.kernels.mlp import score_mlp, train_mlp
+from unskew.kernels.network import mlp_layers
 from unskew.methods._training import (
     ItemServer,
     TrainingConfig,

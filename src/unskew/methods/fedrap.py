@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples
-from unskew.kernels._additive import AdditiveRates, ScaledTable, train_additive
+from unskew.kernels.additive import AdditiveRates, ScaledTable, train_additive
 from unskew.methods._training import TrainingConfig, initial_items
 from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Float64, Rows, UnskewError, Upload, UploadSum

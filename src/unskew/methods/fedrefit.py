@@ -30,7 +30,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import gather, score_table
-from unskew.kernels._refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
+from unskew.kernels.refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
 from unskew.methods._central import check_settings, distinct
 from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Float64, Int32, Ragged, Rows, Upload, UploadSum

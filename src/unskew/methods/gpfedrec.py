@@ -24,11 +24,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather
-from unskew.kernels._graph import every_row, rows_at
-from unskew.kernels._mlp import score_mlp, train_mlp
-from unskew.kernels._mlp_local import train_anchored
-from unskew.kernels._packing import Packed, empty_packed, unpack
-from unskew.kernels._relations import neighbours, pass_messages
+from unskew.kernels.graph import every_row, rows_at
+from unskew.kernels.mlp import score_mlp, train_mlp
+from unskew.kernels.mlp_local import train_anchored
+from unskew.kernels.packing import Packed, empty_packed, unpack
+from unskew.kernels.relations import neighbours, pass_messages
 from unskew.methods._training import TrainingConfig, initial_items, initial_users
 from unskew.methods.fedncf import initial_mlp
 from unskew.rng import Purpose

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from unskew.kernels._central_items import nearest_items, neighbour_scores
+from unskew.kernels.central_items import nearest_items, neighbour_scores
 from unskew.methods._central import LinearConfig, OwnItems, distinct, no_items, own_items
 from unskew.types import Cohort, Float32, Int32
 

@@ -19,8 +19,8 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, score_table
-from unskew.kernels._central import Table, adam, epoch_order, sample_items, sample_users
-from unskew.kernels._central_graph import Graph, mean_of_layers, pairwise_gradient, propagate
+from unskew.kernels.central import Table, adam, epoch_order, sample_items, sample_users
+from unskew.kernels.central_graph import Graph, mean_of_layers, pairwise_gradient, propagate
 from unskew.methods._central import check_settings, distinct, initial_table
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Int32, Int64

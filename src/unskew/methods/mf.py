@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import Samples, score_table
-from unskew.kernels._central import Table, factor_gradient, train_factors
+from unskew.kernels.central import Table, factor_gradient, train_factors
 from unskew.methods._central import EmbeddingConfig, fold_in_vectors, initial_table
 from unskew.methods._training import ItemServer
 from unskew.rng import Purpose

@@ -18,8 +18,8 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import Samples
-from unskew.kernels._central import Table
-from unskew.kernels._central_ncf import (
+from unskew.kernels.central import Table
+from unskew.kernels.central_ncf import (
     Shape,
     perceptron_scores,
     perceptron_user_gradient,

@@ -23,10 +23,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather, merge, overlay, replace_scores, score_table
-from unskew.kernels._graph import drawn, gram, mix, moved, places, replaced, senders, spread
-from unskew.kernels._packing import Packed, empty_packed, packed_from
-from unskew.kernels._pull import train_pulled, widen
-from unskew.kernels._simplex import project_on_simplex
+from unskew.kernels.graph import drawn, gram, mix, moved, places, replaced, senders, spread
+from unskew.kernels.packing import Packed, empty_packed, packed_from
+from unskew.kernels.pull import train_pulled, widen
+from unskew.kernels.simplex import project_on_simplex
 from unskew.methods import _training
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Rows, UnskewError, Upload, Uploads

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from unskew.kernels._noise import (
+from unskew.kernels.noise import (
     CLIP_L1,
     CLIP_L2,
     CLIP_ROWS,

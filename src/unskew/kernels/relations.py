@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
-from unskew.kernels._packing import TILE, Packed, empty_packed, pack, unpack
+from unskew.kernels.packing import TILE, Packed, empty_packed, pack, unpack
 from unskew.types import Bool, Float32, Float64, Int32, Int64, Rows
 
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels._arithmetic import jit, logistic_batch
-from unskew.kernels._central import Table, adam, epoch_order, sample_items, sample_users
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples, draw_samples
 from unskew.kernels._steps import add_scaled
 from unskew.kernels._vectors import inner
+from unskew.kernels.central import Table, adam, epoch_order, sample_items, sample_users
 from unskew.types import Cohort, Float32, Int32, Int64
 
 _COLUMNS = 256

@@ -6,7 +6,7 @@ anchor A, a step of SGD at rate eta moves every row by
     q <- a + keep (q - a) - eta dL/dq,    keep = 1 - 2 eta reg / (n_items dim),
 
 so a row outside the client's samples is, after t steps, at a + keep^t (q - a): only touched rows
-need training. The network is FedNCF's (see ``_network``).
+need training. The network is FedNCF's (see ``network``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
-from unskew.kernels._network import layer_buffers, mlp_batch
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
     Clients,
@@ -26,6 +25,7 @@ from unskew.kernels._steps import (
     settled,
     shuffle,
 )
+from unskew.kernels.network import layer_buffers, mlp_batch
 from unskew.types import Cohort, Float32, Float64, Int64
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
-from unskew.kernels._packing import Packed, unpack
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._tables import gather
 from unskew.kernels._vectors import inner
+from unskew.kernels.packing import Packed, unpack
 from unskew.rng import stream, value
 from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Rows
 

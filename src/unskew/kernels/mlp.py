@@ -1,4 +1,4 @@
-"""Local training of a small MLP (see ``_network``), with Adam throughout, and its scores.
+"""Local training of a small MLP (see ``network``), with Adam throughout, and its scores.
 
 The item rows lie as rows, so that Adam steps over all of them in one run. As in
 :mod:`unskew.kernels._local`, only touched rows can move, and moments start afresh each round.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
-from unskew.kernels._network import forward, layer_buffers, mlp_batch
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
@@ -23,6 +22,7 @@ from unskew.kernels._steps import (
     settled,
     shuffle,
 )
+from unskew.kernels.network import forward, layer_buffers, mlp_batch
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Rows
 
 _SCORED_AT_A_TIME = 256
