@@ -111,9 +111,8 @@ def test_every_name_leaves_its_output_quickly_and_apart(tmp_path):
     folder = tmp_path / "runs/quick"
     page = (folder / "docs/results.md").read_text()
     assert page.startswith("# Results of a quick run")
-    assert [
-        table.title for table in TABLES.values() if f"## {table.title} (quick)" not in page
-    ] == []
+    made = [table for table in TABLES.values() if table.name != "speed"]  # `make bench` makes that
+    assert [table.title for table in made if f"## {table.title} (quick)" not in page] == []
     for table in TABLES.values():
         if table.charts is not None:
             drawn = {path.suffix for path in (folder / "docs/figures").glob(f"{table.name}-*")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,15 +32,25 @@ def parts_cells(data: Sequence[str], seeds: tuple[int, ...]) -> list[Cell]:
     ]
 
 
-def parts_table(rows: Sequence[dict[str, Any]]) -> str:
-    """NDCG@10 ranking all unseen items; parts down, data sets across."""
-    figures = {row["command"]: row["metrics"]["ndcg@10"]["mean"] for row in rows}
+def parts_table(rows: Sequence[dict[str, Any]], whole: Sequence[dict[str, Any]]) -> str:
+    """NDCG@10 ranking all unseen items; parts down, data sets across, all on the seeds that the
+    rows with a part removed have. ``whole``: rows of the method as it comes."""
     data = list(dict.fromkeys(row["data"] for row in rows))
-    seeds = {row["data"]: tuple(row["seeds"]) for row in rows}
+    seeds = {row["data"]: set(row["seeds"]) for row in rows}
+    found = {_key(row): row for row in (*whole, *rows)}
     lines = ["| FedRefit | " + " | ".join(data) + " |", "|---|" + "---|" * len(data)]
     for name, settings in PARTS.items():
-        cells = [Cell("fedrefit", source, "leak-free", seeds[source], settings) for source in data]
-        values = [figures.get(cell.command) for cell in cells]
+        values = [_mean(found.get((source, settings)), seeds[source]) for source in data]
         texts = ["–" if value is None else f"{value:.4f}" for value in values]
         lines.append(f"| {name} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
+
+
+def _key(row: dict[str, Any]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return row["data"], tuple((key, str(value)) for key, value in row["settings"].items())
+
+
+def _mean(row: dict[str, Any] | None, seeds: set[int]) -> float | None:
+    values = [] if row is None else row["metrics"]["ndcg@10"]["values"]
+    chosen = [v for s, v in zip((row or {}).get("seeds", ()), values, strict=True) if s in seeds]
+    return statistics.fmean(chosen) if chosen else None

@@ -159,8 +159,9 @@ def _bare(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     told: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if constant or isinstance(node, ast.Import | ast.ImportFrom):
+        if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom):
+            continue
+        if not isinstance(node, ast.Expr) or isinstance(node.value, ast.Constant):
             told.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = [line for at, line in enumerate(text.splitlines(), 1) if at not in told]
     return "\n".join(line for line in lines if line.strip() and line.strip()[0] != "#")

@@ -20,8 +20,8 @@ _FOLD_IN_STEPS, _FOLD_IN_RATE = 100, 0.05
 to zero. The problem is a small logistic regression: this many suffice."""
 
 _MAY_BE_ZERO = {"negatives", "decay", "shrinkage", "item_power", "fast", "slow", "horizon"}
-_MAY_BE_ZERO |= {"discount"}
-_AT_MOST_ONE = {"participation", "fast", "slow", "horizon"}
+_MAY_BE_ZERO |= {"discount", "far_horizon"}
+_AT_MOST_ONE = {"participation", "fast", "slow", "horizon", "far_horizon"}
 
 
 def check_settings(config: Any) -> None:

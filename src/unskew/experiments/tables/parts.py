@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unskew.experiments._parts import PARTS, parts_cells, parts_table
 from unskew.experiments._reproduce import Cell
-from unskew.experiments.tables._plan import Plan, Stores, Table, by_data
+from unskew.experiments.tables._plan import Plan, Stores, Table, by_data, having, plain
 
 
 def cells(plan: Plan) -> list[Cell]:
@@ -14,7 +14,8 @@ def cells(plan: Plan) -> list[Cell]:
 
 
 def markdown(stores: Stores) -> str:
-    return parts_table(by_data(stores["parts"])) if stores["parts"] else ""
+    whole = having(plain(stores["main"]), method="fedrefit", protocol="leak-free")
+    return parts_table(by_data(stores["parts"]), whole) if stores["parts"] else ""
 
 
 TABLE = Table(
