@@ -43,9 +43,15 @@ def main() -> None:
     try:
         app()
     except UnskewError as error:
-        stderr.print(f"unskew: {error}", markup=False)
+        stderr.print(f"unskew: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:
+        # A file or folder that cannot be used, wherever it was met.
+        where = "" if error.filename is None else f"{error.filename}: "
+        reason = error.strerror or str(error)
+        stderr.print(f"unskew: {where}{reason}; check the path and its permissions.")
+        sys.exit(2)

@@ -93,8 +93,14 @@ def privacy(
     A run is audited with its own privacy settings; a method at the paper's noise strengths.
     """
     set_threads(threads)
-    spec, strengths = _asked(target, method, data, protocol, noise, set_, preset, rounds, seed)
     ldp = gather_ldp(None, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind)
+    if "epsilon" in ldp and noise is not None:
+        raise UnskewError("--ldp-epsilon sets the noise by itself; leave out --noise.")
+    if target is not None and (Path(target) / "run.json").exists():
+        given: dict[str, Any] = {"method": method, "data": data, "protocol": protocol, "set": set_}
+        given |= {"preset": preset, "rounds": rounds}
+        _refuse_beside_run(given | {f"ldp-{key}": value for key, value in ldp.items()})
+    spec, strengths = _asked(target, method, data, protocol, noise, set_, preset, rounds, seed)
     if "epsilon" in ldp:
         spec, strengths = replace(spec, ldp=LocalPrivacy(**ldp)), [None]
     with DownloadProgress(spec.data) as downloading:
@@ -138,6 +144,16 @@ def privacy(
         )
 
 
+def _refuse_beside_run(given: dict[str, Any]) -> None:
+    """A run brings its own specification; only its noise and seed can be others."""
+    for name, value in given.items():
+        if value is not None:
+            raise UnskewError(
+                f"--{name} cannot stand beside a run, which is audited as it was; "
+                "give a method's name instead."
+            )
+
+
 def _asked(
     target: str | None,
     method: str | None,
@@ -159,6 +175,8 @@ def _asked(
         raise UnskewError(
             f'"{target}" is neither the folder of a run nor a method; see `unskew methods`.'
         )
+    if target is not None and method not in (None, target):
+        raise UnskewError(f"{target} and --method {method} are two methods; give one of them.")
     name = target or method or "pfedclr"
     settings: dict[str, Any] = dict(preset_of(name, preset)) if preset else {}
     settings |= parse_pairs(set_ or [], "--set")
@@ -196,7 +214,7 @@ def _privacy_command(spec: RunSpec, users: int) -> str:
 def leak(
     method: Annotated[str, typer.Option(help="See `unskew methods`.")] = "pfedclr",
     protocol: Annotated[
-        str | None, typer.Option(help="One protocol; default: leak-free, time and paper.")
+        str | None, typer.Option(help="One protocol; default: leak-free and paper.")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,

@@ -13,6 +13,7 @@ from unskew.cli._output import print_json, stderr, stdout
 from unskew.cli._report import write_report
 from unskew.cli._run import print_figures, run_with_progress
 from unskew.experiments import RunSpec
+from unskew.types import UnskewError
 
 STORY = (
     ("pfedclr", "paper"),
@@ -35,16 +36,16 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train on the embedded demo data under both protocols, and write a report."""
-    folders, summaries = [], []
-    for method, protocol in STORY:
-        folder = out / f"{method}-{protocol}"
+    folders, summaries = [out / f"{method}-{protocol}" for method, protocol in STORY], []
+    for folder in folders:
+        _check_ours(folder)
+    for folder, (method, protocol) in zip(folders, STORY, strict=True):
         shutil.rmtree(folder, ignore_errors=True)
         settings = {} if method in _HAVE_THEIR_OWN_ROUNDS else {"rounds": rounds}
         spec = RunSpec(method, settings, "demo", protocol)
         options = [f"--set {key}={value}" for key, value in settings.items()]
         command = " ".join(["unskew run --method", method, "--protocol", protocol, *options])
         finished = run_with_progress(spec, folder, None, threads, command)
-        folders.append(folder)
         summaries.append(finished.summary())
     page = out / "report.html"
     write_report(folders, page)
@@ -59,3 +60,10 @@ def demo(
     )
     stdout.print(f"Report: {page.resolve()}")
     stderr.print("Try your own data: unskew run --data ratings.csv")
+
+
+def _check_ours(folder: Path) -> None:
+    """What an earlier demo left is made anew; anything else is not ours to remove."""
+    empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not empty and not (folder / "run.json").exists():
+        raise UnskewError(f"{folder} is in the way and is not a run; give another --out.")

@@ -14,6 +14,8 @@ Threads = Annotated[int, typer.Option(help="Threads (0: all cores). Changes the 
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with <name>/ratings.csv; default $UNSKEW_DATA.")
 ]
+_MOST_SEEDS = 10_000
+"""In one range: more is a slip of the finger."""
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -21,9 +23,12 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         seeds: list[int] = []
         for part in text.split(","):
             first, _, last = part.partition("-")
-            seeds.extend(range(int(first), int(last or first) + 1))
+            several = range(int(first), int(last or first) + 1)
+            if not 1 <= len(several) <= _MOST_SEEDS:
+                raise ValueError
+            seeds.extend(several)
         return tuple(seeds)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UnskewError(f'--seeds "{text}" must look like 0,1,2 or 0-4.') from None
 
 

@@ -8,11 +8,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-stdout = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-stderr = Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+# Titles, labels and paths are printed as they are: "[/x]" and ":cat:" mean nothing in them.
+_PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+stdout = Console(soft_wrap=not sys.stdout.isatty(), **_PLAIN)
+stderr = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), **_PLAIN)
+_GAP = 2
+"""Spaces between the columns of a table."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -23,13 +28,48 @@ def print_json(value: Mapping[str, Any]) -> None:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
 ) -> None:
+    """A table; where the terminal is too narrow for whole words side by side, a list of each row's
+    cells instead."""
+    figures = [i > 0 and all(_is_figure(row[i]) for row in rows) for i in range(len(columns))]
+    widths = _widths([columns, *rows], figures, stdout.width)
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for i, column in enumerate(columns):
-        numeric = i > 0 and all(_is_figure(row[i]) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
+    if widths is None:
+        _stack(table, columns, rows)
+    else:
+        for column, figure, width in zip(columns, figures, widths, strict=True):
+            justify: JustifyMethod = "right" if figure else "left"
+            table.add_column(column, justify=justify, overflow="fold", width=width)
+        for row in rows:
+            table.add_row(*row)
     stdout.print(table)
+
+
+def _widths(lines: Sequence[Sequence[str]], figures: Sequence[bool], room: int) -> list[int] | None:
+    """Widths of columns that break lines between words only, the widest narrowed first and figures
+    last; None if there is no room for that."""
+    columns = list(zip(*lines, strict=True))
+    widths = [max(map(cell_len, cells)) for cells in columns]
+    least = [max(cell_len(word) for word in " ".join(cells).split() or [""]) for cells in columns]
+    room -= _GAP * (len(columns) - 1)
+    if sum(least) > room:
+        return None
+    while sum(widths) > room:
+        left = [i for i, width in enumerate(widths) if width > least[i]]
+        widths[max(left, key=lambda i: (not figures[i], widths[i]))] -= 1
+    return widths
+
+
+def _stack(table: Table, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A line for each cell that says something, an empty line between rows."""
+    table.show_header = False
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for i, row in enumerate(rows):
+        if i > 0:
+            table.add_row("", "")
+        for column, cell in zip(columns, row, strict=True):
+            if cell not in ("", "–"):
+                table.add_row(column, cell)
 
 
 def mean_std(summary: Mapping[str, Any]) -> str:

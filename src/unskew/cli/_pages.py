@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,19 @@ from unskew.engine import write_atomically
 from unskew.types import UnskewError
 
 
-def write_text(path: Path, text: str) -> None:
-    def write(file: Any) -> None:
-        file.write(text.encode())
+def write_file(path: Path, write: Callable[[Any], object]) -> None:
+    """A file at a place the user chose."""
+    if path.is_dir():
+        raise UnskewError(f"{path} is a folder; give the name of a file.")
+    try:
+        write_atomically(path, lambda file: _ignore(write(file)))
+    except OSError as error:
+        reason = error.strerror or error
+        raise UnskewError(f"{path} cannot be written ({reason}); choose another place.") from None
 
-    write_atomically(path, write)
+
+def write_text(path: Path, text: str) -> None:
+    write_file(path, lambda file: file.write(text.encode()))
 
 
 def fill_table(page: Path, table: str) -> None:
@@ -25,3 +34,7 @@ def fill_table(page: Path, table: str) -> None:
         raise UnskewError(f"{page} has no <!-- table:begin --> and <!-- table:end --> marks.")
     head = comment.partition("-->")[0]
     write_text(page, f"{before}{begin}{head}-->\n{table}\n{end}{after}")
+
+
+def _ignore(_: object) -> None:
+    return None

@@ -21,6 +21,8 @@ from unskew.cli._output import stderr
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _LINES = 10
 _QUIET_SECONDS = 20.0
+_NARROW = 90
+"""Columns below which a live line leaves out what the command itself says."""
 
 
 def sparkline(values: list[float], width: int = 20) -> str:
@@ -45,10 +47,10 @@ class RoundProgress:
         self._began = self._spoken = time.monotonic()
         self._task: TaskID | None = None
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             TimeRemainingColumn(compact=True),
             console=stderr,
             expand=True,
@@ -86,6 +88,8 @@ class RoundProgress:
         )
         total = rounds * self._n_seeds
         description = f"{self._label}, seed {seed}"
+        if stderr.width < _NARROW:  # the count and the time left come first
+            description, figures = f"seed {seed}", f"val NDCG {self._curve[-1]:.4f}"
         if self._task is None:
             self._task = self._progress.add_task(description, total=total, figures=figures)
             self._progress.update(self._task, completed=row["round"])
@@ -112,7 +116,7 @@ class DownloadProgress:
         self._label, self._task = label, None
         self._spoken = 0.0
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(),
             TimeRemainingColumn(compact=True),

@@ -85,7 +85,7 @@ def _client(
             if has_client(folders[at], name):
                 views[at] = client_view(folders[at], name)
         except UnskewError as error:
-            stderr.print(f"unskew: {error}", markup=False)
+            stderr.print(f"unskew: {error}")
     if len(views) < len(folders):
         stderr.print(f"Client {name}: {len(folders) - len(views)} run(s) have no model with it.")
     if not views:

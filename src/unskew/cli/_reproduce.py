@@ -13,9 +13,11 @@ from unskew.cli._figures import draw_figures, figures_of
 from unskew.cli._options import DataDir, parse_seeds
 from unskew.cli._output import stderr, stdout
 from unskew.cli._pages import fill_table, write_text
+from unskew.data import check_source
 from unskew.experiments import (
     DATASETS,
     Cell,
+    RunSpec,
     append_row,
     comparison,
     document,
@@ -95,9 +97,12 @@ def reproduce(
         raise UnskewError(f'There is no table "{name}"; there are {", ".join(NAMES)}.')
     wanted = None if methods is None else tuple(methods.split(","))
     fingerprint(*(wanted or ()))  # an unknown method is an error before anything is run
+    sources = None if data is None else tuple(data.split(","))
+    protocols = tuple(protocol.split(","))
+    _check_names(sources or (), protocols)
     plan = Plan(
-        None if data is None else tuple(data.split(",")),
-        tuple(protocol.split(",")),
+        sources,
+        protocols,
         parse_seeds(seeds or ("0" if quick else "0-2")),
         wanted,
         quick,
@@ -126,6 +131,14 @@ def reproduce(
     stdout.print(f"{'Quick tables' if quick else 'Tables'}: {places.doc}")
     if failures:
         raise typer.Exit(1)
+
+
+def _check_names(sources: Sequence[str], protocols: Sequence[str]) -> None:
+    """A slip in a name is an error before anything is run, not once per cell."""
+    for name in sources:
+        check_source(name)
+    for protocol in protocols:
+        RunSpec(protocol=protocol)
 
 
 class Job(NamedTuple):
@@ -190,16 +203,15 @@ def _run(jobs: Sequence[Job], plan: Plan, places: Places) -> int:
             append_row(places.results / f"{job.store}.jsonl", row)
         except UnskewError as error:
             failures += 1
-            stderr.print(f"unskew: {error}", markup=False)
+            stderr.print(f"unskew: {error}")
         except Exception as error:
             failures += 1
             what = f"{type(error).__name__}: {error}"
-            stderr.print(f"unskew: {job.cell.command} failed: {what}", markup=False)
+            stderr.print(f"unskew: {job.cell.command} failed: {what}")
         left = (time.monotonic() - began) / (i + 1) * (len(jobs) - i - 1)
         stderr.print(
             f"{mark}{i + 1}/{len(jobs)} {_name(job.cell)}: "
             f"{time.monotonic() - started:.0f} s, about {left / 60:.0f} min left",
-            markup=False,
         )
     return failures
 

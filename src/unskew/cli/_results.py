@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from unskew.cli._options import Json
 from unskew.cli._output import mean_std, print_json, print_table, stdout
-from unskew.engine import write_atomically
+from unskew.cli._pages import write_file
 from unskew.evaluation import holm, paired_test
-from unskew.experiments import open_recommender, read_result, read_users
+from unskew.experiments import open_recommender, read_result, read_users, same_data
 from unskew.methods import METHODS
 from unskew.types import UnskewError
 
@@ -28,13 +28,8 @@ def compare(
         known = ", ".join(name for name in users[0].columns if "@" in name)
         raise UnskewError(f'There is no metric "{metric}"; choose one of {known}.')
     tests = []
-    for result, theirs in zip(results[1:], users[1:], strict=True):
-        for key in ("data", "ranking"):
-            if result[key] != results[0][key]:
-                raise UnskewError(
-                    f"{result['run_dir']} has {key} {result[key]}, the first run has "
-                    f"{results[0][key]}; only runs on the same footing can be compared."
-                )
+    for at, theirs in enumerate(users[1:], 1):
+        _check_footing(folders[0], results[0], folders[at], results[at])
         both = users[0].join(theirs, on="user", how="inner", suffix="_other")
         if not len(both):
             raise UnskewError("The runs have no user in common; compare runs on the same data.")
@@ -96,6 +91,23 @@ def compare(
         )
 
 
+def _check_footing(
+    first: Path, result: dict[str, Any], other: Path, their_result: dict[str, Any]
+) -> None:
+    """A paired test needs the same held-out items, ranked in the same way: one protocol, and the
+    same split, known by its checksum or else by the data's name."""
+    for key in ("protocol", "ranking", "data"):
+        theirs, ours = their_result[key], result[key]
+        same = same_data(first, other) if key == "data" else None
+        if same is False or (same is None and theirs != ours):
+            found = f"{key} {theirs}, the first run has {ours}"
+            if theirs == ours:
+                found = f"{key} {theirs} as the first run, but with other rows"
+            raise UnskewError(
+                f"{other} has {found}; only runs on the same footing can be compared."
+            )
+
+
 def recommend(
     folder: Annotated[Path, typer.Argument(metavar="RUN")],
     user: Annotated[str | None, typer.Option(help="A user's label in the data.")] = None,
@@ -116,7 +128,7 @@ def recommend(
     recommender = open_recommender(folder, seed)
     if all_ and out is not None:
         table = recommender.recommend_all(k)
-        write_atomically(out, table.write_parquet if out.suffix == ".parquet" else table.write_csv)
+        write_file(out, table.write_parquet if out.suffix == ".parquet" else table.write_csv)
         if json:
             print_json({"run": str(folder), "out": str(out), "rows": len(table), "k": k})
         else:

@@ -99,7 +99,7 @@ def tune(
         fresh += 1
         _keep(folder, search, every)
         left = (time.monotonic() - began) / fresh * (trials - len(every))
-        stderr.print(f"{_told(trial, every)}, {left:.0f} s left", markup=False)
+        stderr.print(f"{_told(trial, every)}, {left:.0f} s left")
 
     try:
         done = search_settings(search, interactions, folder, trials, after)

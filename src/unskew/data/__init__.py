@@ -18,13 +18,14 @@ from unskew.data._demo import demo
 from unskew.data._download import Progress, fetch, verify
 from unskew.data._info import Statistics, info
 from unskew.data._named import cache_folder, data_folder, ratings_file, read_named
+from unskew.data._problems import Rules
 from unskew.data._registry import Source, find, sources
-from unskew.data._rows import Rules, to_interactions
+from unskew.data._rows import to_interactions
 from unskew.data._tables import read_table
 from unskew.data._titles import read_titles, with_titles
 from unskew.types import Interactions, UnskewError
 
-__all__ = ["Source", "Statistics", "fetch", "info", "load", "sources"]
+__all__ = ["Source", "Statistics", "check_source", "fetch", "info", "load", "sources"]
 
 _LEAST_ROWS = 3
 """One row to train on, one for validation, one for testing."""
@@ -84,6 +85,22 @@ def _find_file(
     return path
 
 
+def check_source(given: str | os.PathLike[str]) -> None:
+    """Refuse what is neither a data set known by name nor a file; nothing is read."""
+    path = Path(os.path.expanduser(given))
+    if (isinstance(given, str) and find(given)) or os.path.exists(path):
+        return
+    if path.name != str(given) or path.suffix:
+        raise UnskewError(f"{path}: no such file; check the path")
+    names = [source.name for source in sources()]
+    close = difflib.get_close_matches(str(given), names, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise UnskewError(
+        f"{str(given)!r} is neither a file nor a known data set{hint}; "
+        f"the known ones are {', '.join(names)}"
+    )
+
+
 def _load_path(
     given: str | os.PathLike[str],
     columns: Mapping[str, str | None] | None,
@@ -91,14 +108,7 @@ def _load_path(
     min_user_rows: int | None,
 ) -> Interactions:
     path = Path(os.path.expanduser(given))
-    if not os.path.exists(path) and path.name == str(given) and not path.suffix:
-        names = [source.name for source in sources()]
-        close = difflib.get_close_matches(str(given), names, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise UnskewError(
-            f"{str(given)!r} is neither a file nor a known data set{hint}; "
-            f"the known ones are {', '.join(names)}"
-        )
+    check_source(given)
     rules = Rules(
         skip_bad_rows=skip_bad_rows,
         min_user_rows=min_user_rows or _LEAST_ROWS,

@@ -35,9 +35,9 @@ def find_columns(
     path: Path, names: Sequence[str], wanted: Mapping[str, str | None] | None
 ) -> dict[str, str]:
     """Role → column name. What ``wanted`` says holds; the rest is found by customary names. A role
-    mapped to None is left out on purpose."""
+    mapped to None, or to nothing on the command line, is left out on purpose."""
     chosen: dict[str, str] = {}
-    wanted = dict(wanted or {})
+    wanted = {role: column or None for role, column in (wanted or {}).items()}
     for role, column in wanted.items():
         if role not in ROLES:
             raise UnskewError(

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from unskew.data._problems import Rules
 from unskew.data._registry import Source
-from unskew.data._rows import Rules, to_interactions, with_order_as_clock
+from unskew.data._rows import to_interactions, with_order_as_clock
 from unskew.data._tables import Table, read_text
 from unskew.data._titles import titles_beside, with_titles
 from unskew.types import Interactions

@@ -19,7 +19,13 @@ from unskew.experiments._reproduce import (
     side_by_side,
 )
 from unskew.experiments._run import Run, read_spec, run
-from unskew.experiments._saved import open_recommender, read_result, read_rounds, read_users
+from unskew.experiments._saved import (
+    open_recommender,
+    read_result,
+    read_rounds,
+    read_users,
+    same_data,
+)
 from unskew.experiments._spec import RunSpec, read_toml
 from unskew.experiments.tables import TABLES, in_order
 
@@ -53,6 +59,7 @@ __all__ = [
     "run",
     "run_cell",
     "run_here",
+    "same_data",
     "side_by_side",
     "users_folder",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from unskew.experiments._run import read_spec
-from unskew.experiments._saved import open_recommender
+from unskew.experiments._saved import open_recommender, read_catalogue
 
 K = 10
 
@@ -35,22 +35,20 @@ def has_model(folder: Path) -> bool:
 
 def median_client(folder: Path) -> str:
     """The user with the median number of training items; of equals one in the middle."""
-    users = pl.read_parquet(folder / "users.parquet", columns=["user", "seen"])
+    _, users = read_catalogue(folder)
     order = np.argsort(users["seen"].list.len().to_numpy(), kind="stable")
     return str(users["user"][int(order[len(order) // 2])])
 
 
 def has_client(folder: Path, user: str) -> bool:
-    users = pl.read_parquet(folder / "users.parquet", columns=["user"])
-    return user in users["user"]
+    return user in read_catalogue(folder)[1]["user"]
 
 
 def client_view(folder: Path, user: str) -> ClientView:
     """The client as the run's first seed leaves it."""
-    items = pl.read_parquet(folder / "items.parquet")
+    items, users = read_catalogue(folder)
     labels, titles = items["item"].to_list(), items["title"].to_list()
-    row = pl.read_parquet(folder / "users.parquet").row(by_predicate=pl.col("user") == user)
-    _, seen, validation, test = row
+    _, seen, validation, test = users.row(by_predicate=pl.col("user") == user)
     held = {labels[i]: "validation" for i in validation} | {labels[i]: "test" for i in test}
     ranked = open_recommender(folder).recommend(user, len(labels))
     place = {found["item"]: found["rank"] for found in ranked}

@@ -130,7 +130,7 @@ def run(
     if out is not None:
         write_json(
             out / "result.json",
-            {"format": "unskew-result", "version": VERSION} | finished.summary(),
+            {"format": RESULT_FORMAT, "version": VERSION} | finished.summary(),
         )
     return finished
 
@@ -169,17 +169,56 @@ def _write_rounds(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: str) -> None:
-    if (out / "run.json").exists() and not resume:
-        raise UnskewError(
-            f"{out} already holds a run; go on with `unskew resume {out}` or give another --out."
-        )
+    if (out / "run.json").exists():
+        if not resume:
+            raise UnskewError(
+                f"{out} already holds a run; go on with `unskew resume {out}` or give another "
+                "--out."
+            )
+        _check_split(out, spec.data, split)
     header = {"format": FORMAT, "version": VERSION, "command": command, "versions": versions()}
-    write_json(out / "run.json", header | {"spec": spec.to_json()})
+    found = {"spec": spec.to_json(), "split_sha256": split_checksum(split)}
+    write_json(out / "run.json", header | found)
     write_catalogue(out, split)
+
+
+def _check_split(out: Path, data: str, split: Split) -> None:
+    """Refuse to go on with other data than the run began with; nothing is written before this."""
+    known = read_header(out).get("split_sha256")
+    if known is not None:
+        same = known == split_checksum(split)
+    elif (out / "items.parquet").exists() and (out / "users.parquet").exists():
+        # A run from before checksums were kept: its catalogue tells nearly as much.
+        items, users = _catalogue(split)
+        same = read_frame(out / "items.parquet", "item")["item"].equals(items["item"])
+        same = same and read_frame(out / "users.parquet").equals(users)
+    else:
+        same = True  # stopped before anything was trained
+    if not same:
+        raise UnskewError(
+            f"{data} is not what the run in {out} was trained on; put the data back as it "
+            "was, or start afresh with `unskew run`."
+        )
+
+
+def split_checksum(split: Split) -> str:
+    """SHA-256 of who is in a split, what each trains on in which order, and what is held out."""
+    digest = hashlib.sha256()
+    for labels in (split.user_ids, split.item_ids):
+        digest.update(json.dumps(list(labels)).encode())
+    for part in (split.train, split.validation, split.test):
+        for numbers in part:
+            digest.update(f"{len(numbers)} ".encode() + numbers.astype("<i8").tobytes())
+    return digest.hexdigest()
 
 
 def write_catalogue(out: Path, split: Split) -> None:
     """What recommending needs besides the model: labels, titles, and what each device has seen."""
+    for name, frame in zip(("items", "users"), _catalogue(split), strict=True):
+        write_atomically(out / f"{name}.parquet", frame.write_parquet)
+
+
+def _catalogue(split: Split) -> tuple[pl.DataFrame, pl.DataFrame]:
     items = {"item": list(split.item_ids), "title": list(split.titles or split.item_ids)}
     users = {
         "user": list(split.user_ids),
@@ -190,17 +229,39 @@ def write_catalogue(out: Path, split: Split) -> None:
     }
     lists = pl.List(pl.Int32)
     schema: dict[str, Any] = {"user": pl.String, "seen": lists, "validation": lists, "test": lists}
-    for name, frame in (
-        ("items", pl.DataFrame(items)),
-        ("users", pl.DataFrame(users, schema=schema)),
-    ):
-        write_atomically(out / f"{name}.parquet", frame.write_parquet)
+    return pl.DataFrame(items), pl.DataFrame(users, schema=schema)
+
+
+def read_frame(path: Path, *columns: str) -> pl.DataFrame:
+    """A table of a run folder, which has these columns."""
+    try:
+        frame = pl.read_parquet(path, glob=False, hive_partitioning=False)
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        why = "it is missing" if isinstance(error, FileNotFoundError) else "it is damaged"
+    else:
+        lacking = [name for name in columns if name not in frame.columns]
+        if not lacking:
+            return frame
+        why = f"it has no column {lacking[0]}"
+    raise UnskewError(f"{path} cannot be used: {why}; restore it or run again.")
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """What ``run.json`` says about the run in a folder."""
+    if not (folder / "run.json").exists():
+        raise UnskewError(f"There is no {folder / 'run.json'}; give the folder of a run.")
+    header = read_json(folder / "run.json", FORMAT, VERSION)
+    if not isinstance(header.get("spec"), dict):
+        raise UnskewError(
+            f"{folder / 'run.json'} does not say what was run; restore it or run again."
+        )
+    return header
 
 
 def read_spec(folder: Path) -> tuple[RunSpec, str]:
     """The specification of the run in a folder, and the command that started it."""
-    header = read_json(folder / "run.json", FORMAT, VERSION)
-    return RunSpec.from_mapping(header["spec"]), header["command"]
+    header = read_header(folder)
+    return RunSpec.from_mapping(header["spec"]), header.get("command", "")
 
 
 def _write_per_user(path: Path, split: Split, outcome: SeedOutcome) -> None:

@@ -11,33 +11,48 @@ import polars as pl
 
 from unskew.engine import Checkpoints, Federation, read_json
 from unskew.experiments._recommend import Recommender
-from unskew.experiments._run import FORMAT, RESULT_FORMAT, VERSION, read_spec
+from unskew.experiments._run import (
+    RESULT_FORMAT,
+    VERSION,
+    read_frame,
+    read_header,
+    read_spec,
+)
 from unskew.types import Ragged, Split, UnskewError
 
 
 def read_result(folder: Path) -> dict[str, Any]:
     """The figures of a finished run."""
-    if (folder / "run.json").exists() and not (folder / "result.json").exists():
+    read_header(folder)
+    if not (folder / "result.json").exists():
         raise UnskewError(f"The run in {folder} is not finished; `unskew resume {folder}` ends it.")
     return read_json(folder / "result.json", RESULT_FORMAT, VERSION)
+
+
+def same_data(folder: Path, other: Path) -> bool | None:
+    """Whether two runs had the same split; None where one does not say."""
+    known = [read_header(one).get("split_sha256") for one in (folder, other)]
+    return None if None in known else known[0] == known[1]
 
 
 def read_rounds(folder: Path) -> dict[int, list[dict[str, Any]]]:
     """Every seed's rows, one per round."""
     spec, _ = read_spec(folder)
-    return {
-        seed: [
-            json.loads(line)
-            for line in (folder / f"seed-{seed}" / "rounds.jsonl").read_text().splitlines()
-        ]
-        for seed in spec.seeds
-    }
+    return {seed: _read_lines(folder / f"seed-{seed}" / "rounds.jsonl") for seed in spec.seeds}
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise UnskewError(f"{path} cannot be read ({error}); restore it or run again.") from None
 
 
 def read_users(folder: Path, round: str = "best", ranking: str | None = None) -> pl.DataFrame:
     """Per-user values averaged over seeds; the protocol's headline ranking unless one is named."""
     spec, _ = read_spec(folder)
-    frames = [pl.read_parquet(folder / f"seed-{seed}" / "users.parquet") for seed in spec.seeds]
+    paths = [folder / f"seed-{seed}" / "users.parquet" for seed in spec.seeds]
+    frames = [read_frame(path, "user", "round", "ranking") for path in paths]
     headline = "all" if "all" in frames[0]["ranking"].unique() else "sampled"
     chosen = (pl.col("round") == round) & (pl.col("ranking") == (ranking or headline))
     metrics = [name for name in frames[0].columns if "@" in name]
@@ -66,10 +81,14 @@ def open_recommender(folder: Path, seed: int | None = None) -> Recommender:
     return Recommender(federation.method, federation.split, state.best_devices, federation.seed)
 
 
+def read_catalogue(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The items of a saved run (item, title) and its users (user, seen, validation, test)."""
+    items = read_frame(folder / "items.parquet", "item", "title")
+    return items, read_frame(folder / "users.parquet", "user", "seen", "validation", "test")
+
+
 def _saved_split(folder: Path, data: str, protocol: str) -> Split:
-    read_json(folder / "run.json", FORMAT, VERSION)
-    items = pl.read_parquet(folder / "items.parquet")
-    users = pl.read_parquet(folder / "users.parquet")
+    items, users = read_catalogue(folder)
     seen, validation, test = (_ragged(users[part]) for part in ("seen", "validation", "test"))
     return Split(
         data,

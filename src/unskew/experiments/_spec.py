@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,11 @@ class RunSpec:
             raise UnskewError(
                 f'There is no protocol "{self.protocol}"; choose one of {", ".join(PROTOCOLS)}.'
             )
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
-            raise UnskewError("seeds must be distinct whole numbers from 0, at least one.")
+        fit = all(0 <= seed < 2**63 for seed in self.seeds)
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or not fit:
+            raise UnskewError(
+                "seeds must be distinct whole numbers from 0 to 2^63 - 1, one or more."
+            )
         object.__setattr__(self, "settings", parse_settings(self.method, self.settings))
         method = self.build()
         if self.ldp is not None:
@@ -84,8 +87,60 @@ class RunSpec:
                     f'A run has no "{key}"; it has {", ".join(sorted(known))}; '
                     "the method's own settings go under [settings]."
                 )
+        check_types(values)
         seeds, ldp = tuple(values.get("seeds", (0,))), _read_ldp(values.get("ldp"))
         return RunSpec(**{**values, "seeds": seeds, "ldp": ldp})
+
+
+def check_types(values: Mapping[str, Any]) -> None:
+    """Refuse values that are not of the kind a run has in their place."""
+    for key, value in values.items():
+        fits, wanted = _KINDS.get(key, (_anything, ""))
+        if not fits(value):
+            raise UnskewError(f"{key} = {value!r} must be {wanted}.")
+
+
+def _anything(_: Any) -> bool:
+    return True
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "method": (_is_text, "a name in quotes"),
+    "data": (_is_text, "a source's name or a path in quotes"),
+    "protocol": (_is_text, "a name in quotes"),
+    "titles": (lambda value: value is None or _is_text(value), "a path in quotes"),
+    "settings": (_is_table, "a table such as { rounds = 50 }"),
+    "seeds": (
+        lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)),
+        "a list of whole numbers such as [0, 1, 2]",
+    ),
+    "columns": (
+        lambda value: _is_table(value) and all(map(_is_text, value.values())),
+        'a table such as { user = "uid", item = "movie" }',
+    ),
+    "skip_bad_rows": (lambda value: isinstance(value, bool), "true or false"),
+    "min_user_rows": (
+        lambda value: value is None or (_is_whole(value) and value >= 1),
+        "a whole number from 1",
+    ),
+    "ldp": (
+        lambda value: value is None or isinstance(value, Mapping | LocalPrivacy),
+        "a table such as { noise = 0.1 }",
+    ),
+}
+"""What each field of a run may be when it comes from a file: a check, and its words."""
 
 
 def _read_ldp(values: Any) -> LocalPrivacy | None:
@@ -106,10 +161,12 @@ def _number(key: str, value: Any) -> Any:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a config file; what they may be is RunSpec's business."""
+    """The values of a config file, each of the kind a run has in its place."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UnskewError(f"There is no config file {path}.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UnskewError(f"{path} is not a TOML file ({error}); mend that line.") from None
+    check_types(values)
+    return values

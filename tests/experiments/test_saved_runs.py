@@ -1,0 +1,112 @@
+"""Run folders met again: with other data than they began with, or with files lost or damaged."""
+
+import json
+import shutil
+
+import pytest
+
+from unskew.experiments import (
+    RunSpec,
+    open_recommender,
+    read_result,
+    read_rounds,
+    read_spec,
+    read_users,
+    run,
+)
+from unskew.types import UnskewError
+
+
+def write_ratings(path, n_users=12, n_items=20):
+    """Six items for each user, every user other ones."""
+    rows = [(u, (u * 3 + k) % n_items, 1_600_000_000 + k) for u in range(n_users) for k in range(6)]
+    lines = [f"u{user},i{item},{at}" for user, item, at in rows]
+    path.write_text("user,item,timestamp\n" + "\n".join(lines) + "\n")
+
+
+def contents(folder):
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    write_ratings(tmp_path / "own.csv")
+    spec = RunSpec("fedmf", {"rounds": 2}, str(tmp_path / "own.csv"))
+    run(spec, spec.load(), out=tmp_path / "run")
+    return spec, tmp_path / "run"
+
+
+def forget_checksum(folder):
+    """The header of a run from before the split's checksum was kept."""
+    header = json.loads((folder / "run.json").read_text())
+    del header["split_sha256"]
+    (folder / "run.json").write_text(json.dumps(header))
+
+
+def without_a_user(lines):
+    return [line for line in lines if not line.startswith("u3,")]
+
+
+def with_two_items_in_the_other_order(lines):
+    """The same users, items and held-out rows: only the order of training differs."""
+    first = [at for at, line in enumerate(lines) if line.startswith("u3,")][:2]
+    a, b = (lines[at].rsplit(",", 1) for at in first)
+    lines[first[0]], lines[first[1]] = f"{a[0]},{b[1]}", f"{b[0]},{a[1]}"
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("change", "old"),
+    [(without_a_user, False), (without_a_user, True), (with_two_items_in_the_other_order, False)],
+)
+def test_other_data_is_refused_and_nothing_is_rewritten(saved, change, old):
+    spec, folder = saved
+    if old:
+        forget_checksum(folder)
+    before = contents(folder)
+    path = folder.parent / "own.csv"
+    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+    with pytest.raises(UnskewError, match=r"not what the run in .* was trained on"):
+        run(spec, spec.load(), out=folder, resume=True)
+    assert contents(folder) == before
+
+
+def test_a_run_without_a_checksum_goes_on_with_the_same_data(saved):
+    spec, folder = saved
+    before = read_result(folder)["model_sha256"]
+    forget_checksum(folder)
+    shutil.rmtree(folder / "seed-0")
+    assert run(spec, spec.load(), out=folder, resume=True).summary()["model_sha256"] == before
+
+
+@pytest.mark.parametrize(
+    ("lost", "use"),
+    [
+        ("seed-0/rounds.jsonl", read_rounds),
+        ("seed-0/users.parquet", read_users),
+        ("users.parquet", open_recommender),
+        ("items.parquet", open_recommender),
+        ("run.json", read_spec),
+    ],
+)
+@pytest.mark.parametrize("damage", ["missing", "cut short", "another file"])
+def test_a_file_that_cannot_be_used_is_named(saved, lost, use, damage):
+    _, folder = saved
+    path = folder / lost
+    whole = path.read_bytes()
+    path.unlink()
+    if damage == "cut short":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "another file":
+        path.write_bytes(b"\xff not what it was\n")
+    with pytest.raises(UnskewError, match=path.name):
+        use(folder)
+
+
+def test_a_header_without_a_specification_is_named(saved):
+    _, folder = saved
+    header = json.loads((folder / "run.json").read_text())
+    del header["spec"]
+    (folder / "run.json").write_text(json.dumps(header))
+    with pytest.raises(UnskewError, match=r"run\.json does not say what was run"):
+        read_spec(folder)
