@@ -6,9 +6,12 @@ apps see is what would arrive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
+from deploy_samples import run_config, write_nodes
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -19,6 +22,35 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+from unskew.deploy._task import Task
+from unskew.deploy.client import client_app
+from unskew.deploy.server import Conductor
+from unskew.types import Split
+
+
+def federation(
+    folder: Path,
+    split: Split,
+    task: Task,
+    nodes: dict[int, dict[str, Any]] | None = None,
+    **more: Any,
+) -> tuple[DirectGrid, Context]:
+    """Three nodes, numbered 1 to 3, and the server's context."""
+    config = run_config(task, folder / "server", **{"min_nodes": 3, **more})
+    data = write_nodes(folder, split, 3)
+    configs = {
+        number: {
+            "data": str(path),
+            "state": str(folder / f"state-{number}"),
+            "shared-seed": True,
+            "step2-at-once": False,
+            **(nodes or {}).get(number, {}),
+        }
+        for number, path in enumerate(data, 1)
+    }
+    grid = DirectGrid(client_app(), config, configs)
+    return grid, Context(1, 0, {}, RecordDict(), config)
+
 
 def flattened(message: Message) -> dict[str, bytes]:
     """All objects a message is sent as, by their id."""
@@ -27,7 +59,7 @@ def flattened(message: Message) -> dict[str, bytes]:
 
 
 class DirectGrid(Grid):
-    """Nodes in this process; ``sent`` keeps every reply's bytes."""
+    """Nodes in this process; ``sent`` keeps every reply's bytes, ``errors`` what nodes refused."""
 
     def __init__(
         self, app: ClientApp, run_config: dict[str, Any], nodes: dict[int, dict[str, Any]]
@@ -41,6 +73,7 @@ class DirectGrid(Grid):
         }
         self._replies: dict[str, Message] = {}
         self.sent: list[bytes] = []
+        self.errors: list[str] = []
         self.silent: set[int] = set()
 
     def set_run(self, run: Any) -> None: ...
@@ -80,8 +113,8 @@ class DirectGrid(Grid):
         try:
             reply = self._app(arrived, context)
         except Exception as error:
-            reply = Message(Error(0, str(error)), reply_to=arrived)
-            return reply
+            self.errors.append(str(error))
+            return Message(Error(0, str(error)), reply_to=arrived)
         self.sent.append(b"".join(flattened(reply).values()))
         return _carried(reply)
 
@@ -90,3 +123,34 @@ def _carried(message: Message) -> Message:
     contents = flattened(message)
     carried: Message = inflate_object_from_contents(message.object_id, contents)
     return carried
+
+
+class DirectNetwork:
+    """What the demo asks of its processes, with a :class:`DirectGrid` in their place."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self._nodes: dict[int, dict[str, Any]] = {}
+
+    def __enter__(self) -> DirectNetwork:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start_superlink(self) -> None: ...
+
+    def register(self, number: int) -> None: ...
+
+    def start_node(self, number: int, config: dict[str, Any]) -> None:
+        self._nodes[number] = config | {"step2-at-once": False}
+
+    def start_run(self, app: Path) -> str:
+        project = tomllib.loads((app / "pyproject.toml").read_text())
+        config = project["tool"]["flwr"]["app"]["config"]
+        grid = DirectGrid(client_app(), config, self._nodes)
+        Conductor(grid, Context(1, 0, {}, RecordDict(), config)).run()
+        return "1"
+
+    def wait_for_run(self, run_id: str, server: Path, meanwhile: Callable[[], None]) -> None:
+        meanwhile()
+
+    def stop(self, name: str) -> None: ...

@@ -15,12 +15,22 @@ import numpy as np
 from unskew.deploy._data import of_users, shares, write_node_data
 from unskew.deploy._device import Device
 from unskew.deploy._task import Task
-from unskew.deploy._wire import Limits, add, all_of, no_sum, read_each, read_sum, shape_of
+from unskew.deploy._wire import (
+    Limits,
+    add,
+    all_of,
+    no_sum,
+    read_download,
+    read_each,
+    read_sum,
+    shape_of,
+)
 from unskew.engine import Federation, State
 from unskew.types import Split
 
 SEED = 5
 SETTINGS = "rounds=3 local_epochs=2 dim=8"
+EVERYONE = f"{SETTINGS} participation=1"
 
 
 def task_of(split: Split, method: str, settings: str = SETTINGS) -> Task:
@@ -64,6 +74,8 @@ class Twin:
     def play(self, round: int, nodes: Sequence[int], trained: Sequence[int] = ()) -> None:
         """A round with the uploads of ``nodes``; those in ``trained`` train but are not heard."""
         download = self.method.download(self.server)
+        sizes = self.task.n_users, self.task.n_items
+        download = read_download(self.method, download._asdict(), *sizes)  # as a node would
         shape = shape_of(self.method, download, self.task.n_items, round)
         total, each = no_sum(shape), []
         for node in [*nodes, *trained]:

@@ -10,49 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deploy_samples import SETTINGS, Twin, distance, run_config, simulated, task_of, write_nodes
+from deploy_samples import EVERYONE, Twin, distance, simulated, task_of
 
 pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
 
-from deploy_grid import DirectGrid
+from deploy_grid import federation
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
 from unskew.deploy import _secure
 from unskew.deploy._checkpoint import read_model, read_rows
 from unskew.deploy._device import Device
 from unskew.deploy._files import locked
-from unskew.deploy._task import Task, read_run_config
+from unskew.deploy._replies import read_arrays
+from unskew.deploy._task import read_run_config
 from unskew.deploy._wire import Rejected, shape_of
-from unskew.deploy.client import client_app
-from unskew.deploy.server import Conductor, _arrays
+from unskew.deploy.server import Conductor
 from unskew.types import Split, UnskewError
-
-Nodes = dict[int, dict[str, Any]]
-EVERYONE = f"{SETTINGS} participation=1"
-
-
-def _federation(
-    folder: Path,
-    split: Split,
-    task: Task,
-    nodes: dict[int, dict[str, Any]] | None = None,
-    **more: Any,
-) -> tuple[DirectGrid, Context]:
-    """Three nodes, numbered 1 to 3, and the server's context."""
-    config = run_config(task, folder / "server", **{"min_nodes": 3, **more})
-    data = write_nodes(folder, split, 3)
-    configs = {
-        number: {
-            "data": str(path),
-            "state": str(folder / f"state-{number}"),
-            "shared-seed": True,
-            "step2-at-once": False,
-            **(nodes or {}).get(number, {}),
-        }
-        for number, path in enumerate(data, 1)
-    }
-    grid = DirectGrid(client_app(), config, configs)
-    return grid, Context(1, 0, {}, RecordDict(), config)
 
 
 def _outcome(folder: Path) -> dict[str, Any]:
@@ -65,7 +38,7 @@ def test_a_run_through_messages_is_the_simulator(
     tmp_path: Path, tiny_split: Split, method: str
 ) -> None:
     task = task_of(tiny_split, method)
-    Conductor(*_federation(tmp_path, tiny_split, task, evaluate_every=1)).run()
+    Conductor(*federation(tmp_path, tiny_split, task, evaluate_every=1)).run()
     state = simulated(task, tiny_split)
     round, server = read_model(tmp_path / "server", state.server)
     assert round == 3
@@ -80,7 +53,7 @@ def test_a_run_through_messages_is_the_simulator(
 def test_what_is_private_is_not_on_the_wire(tmp_path: Path, tiny_split: Split) -> None:
     """Every byte of every reply of a run: the upload is in there, p, A, B and the items are not."""
     task = task_of(tiny_split, "pfedclr", f"{EVERYONE} rounds=2")
-    grid, context = _federation(tmp_path, tiny_split, task, evaluate_every=1)
+    grid, context = federation(tmp_path, tiny_split, task, evaluate_every=1)
     Conductor(grid, context).run()
     wire = b"".join(grid.sent)
     twin = Twin(tmp_path / "twin", tiny_split, task, 3)
@@ -127,7 +100,7 @@ def _secrets(device: Device, when: str) -> dict[str, bytes]:
 
 
 def test_a_reply_holds_the_upload_and_nothing_else(tmp_path: Path, tiny_split: Split) -> None:
-    grid, context = _federation(tmp_path, tiny_split, task_of(tiny_split, "pfedclr", EVERYONE))
+    grid, context = federation(tmp_path, tiny_split, task_of(tiny_split, "pfedclr", EVERYONE))
     conductor = Conductor(grid, context)
     asked = conductor._ask("train", 1, dict.fromkeys([1, 2, 3], conductor._content(1)))
     for _, reply in asked:
@@ -143,7 +116,7 @@ def test_step_2_follows_the_reply_in_a_process_of_its_own(
     tmp_path: Path, tiny_split: Split
 ) -> None:
     task, at_once = task_of(tiny_split, "pfedclr", EVERYONE), {3: {"step2-at-once": True}}
-    conductor = Conductor(*_federation(tmp_path, tiny_split, task, at_once))
+    conductor = Conductor(*federation(tmp_path, tiny_split, task, at_once))
     replies = list(conductor._ask("train", 1, {3: conductor._content(1)}))
     assert len(replies) == 1
     ends = time.monotonic() + 120
@@ -168,7 +141,7 @@ def test_a_hostile_node_is_named_and_does_no_harm(
 ) -> None:
     task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=1")
     hostile = {2: {"transform": transform}}
-    Conductor(*_federation(tmp_path, tiny_split, task, hostile)).run()
+    Conductor(*federation(tmp_path, tiny_split, task, hostile)).run()
     twin = Twin(tmp_path / "twin", tiny_split, task, 3)
     twin.play(1, [0, 2])
     assert distance(read_model(tmp_path / "server", twin.server)[1], twin.server) < 1e-6
@@ -179,26 +152,28 @@ def test_a_hostile_node_is_named_and_does_no_harm(
 
 
 def test_bytes_that_are_no_array_are_rejected(tmp_path: Path, tiny_split: Split) -> None:
-    _federation(tmp_path, tiny_split, task_of(tiny_split, "fedmf"))
+    federation(tmp_path, tiny_split, task_of(tiny_split, "fedmf"))
     archive = io.BytesIO()
     np.savez(archive, values=np.ones(3))
     for data, reason in ((b"nonsense", "cannot be read"), (archive.getvalue(), "none")):
         record = ArrayRecord({"values": Array("float32", (3,), "numpy.ndarray", data)})
         with pytest.raises(Rejected, match=reason):
-            _arrays(Message(RecordDict({"upload": record}), dst_node_id=1, message_type="train"))
+            read_arrays(
+                Message(RecordDict({"upload": record}), dst_node_id=1, message_type="train")
+            )
     more = RecordDict({"upload": ArrayRecord(), "p": ArrayRecord()})
     with pytest.raises(Rejected, match="the reply holds p, upload"):
-        _arrays(Message(more, dst_node_id=1, message_type="train"))
+        read_arrays(Message(more, dst_node_id=1, message_type="train"))
 
 
 def test_a_transform_changes_what_leaves(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=1")
     nothing = {number: {"transform": "deploy_spoilers:nothing"} for number in (1, 2, 3)}
-    Conductor(*_federation(tmp_path, tiny_split, task, nothing)).run()
+    Conductor(*federation(tmp_path, tiny_split, task, nothing)).run()
     start, _ = task.build().init(1, task.n_items, task.seed)
     assert distance(read_model(tmp_path / "server", start)[1], start) == 0
     missing = {1: {"transform": "deploy_spoilers:missing"}}
-    Conductor(*_federation(tmp_path / "b", tiny_split, task, missing)).run()
+    Conductor(*federation(tmp_path / "b", tiny_split, task, missing)).run()
     assert read_rows(tmp_path / "b" / "server")[0]["accepted"] == 2
 
 
@@ -207,7 +182,7 @@ def test_a_node_lost_in_a_round_costs_its_contribution_only(
 ) -> None:
     task = task_of(tiny_split, "pfedclr", f"{EVERYONE} rounds=2")
     options = {"round_timeout": 1.0, "evaluate_every": -1}
-    grid, context = _federation(tmp_path, tiny_split, task, **options)
+    grid, context = federation(tmp_path, tiny_split, task, **options)
     grid.silent = {3}
     Conductor(grid, context).run()
     assert not any("metrics" in row for row in read_rows(tmp_path / "server"))
@@ -222,7 +197,7 @@ def test_the_server_goes_on_after_the_last_complete_round(
 ) -> None:
     """Stopped after round 1 because all nodes fell silent; then all rounds, as if nothing was."""
     task = task_of(tiny_split, "pfedclr")
-    grid, context = _federation(tmp_path, tiny_split, task, round_timeout=0.5)
+    grid, context = federation(tmp_path, tiny_split, task, round_timeout=0.5)
     first = Conductor(grid, context)
     assert first._play([1, 2, 3])
     list(first._ask("train", 2, dict.fromkeys([1, 2], first._content(2))))  # trained, then lost
@@ -243,7 +218,7 @@ def test_the_server_goes_on_after_the_last_complete_round(
 def test_too_few_nodes_stops_the_run_with_a_reason(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "pfedclr")
     few = {"min_nodes": 4, "wait_for_nodes": 0.2}
-    Conductor(*_federation(tmp_path, tiny_split, task, **few)).run()
+    Conductor(*federation(tmp_path, tiny_split, task, **few)).run()
     assert _outcome(tmp_path)["reason"] == "only 3 of 4 nodes were there"
     assert _outcome(tmp_path)["round"] == 0
 
@@ -259,7 +234,7 @@ def test_secure_aggregation_gives_the_plain_sum(tmp_path: Path, tiny_split: Spli
         rows[upload["items"]] = upload["values"]
         plain += np.append(rows.ravel(), upload["weight"])
     most = float(plain[-1])  # more than any single node has
-    grid, context = _federation(tmp_path, tiny_split, task, secure=True, max_weight=most)
+    grid, context = federation(tmp_path, tiny_split, task, secure=True, max_weight=most)
     rules = read_run_config(context.run_config)[1]
     conductor = Conductor(grid, context)
     vector, n = _secure.secure_sum(
@@ -284,14 +259,14 @@ def test_secure_aggregation_gives_the_plain_sum(tmp_path: Path, tiny_split: Spli
 def test_a_secure_run_trains_the_same_model(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "fedncf", f"{EVERYONE} rounds=2")
     secure = {"secure": True, "max_weight": 4000.0}
-    Conductor(*_federation(tmp_path, tiny_split, task, **secure)).run()
+    Conductor(*federation(tmp_path, tiny_split, task, **secure)).run()
     state = simulated(task, tiny_split, 2)
     assert distance(read_model(tmp_path / "server", state.server)[1], state.server) < 1e-4
 
 
 def test_a_node_can_insist_on_masking(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "pfedclr", f"{EVERYONE} rounds=1")
-    Conductor(*_federation(tmp_path, tiny_split, task, {1: {"require-secure": True}})).run()
+    Conductor(*federation(tmp_path, tiny_split, task, {1: {"require-secure": True}})).run()
     assert read_rows(tmp_path / "server")[0]["accepted"] == 2
 
 
@@ -300,8 +275,8 @@ def test_robust_aggregation_runs(tmp_path: Path, tiny_split: Split, how: str) ->
     task = task_of(tiny_split, "fedncf", f"{EVERYONE} rounds=1")
     hostile = {2: {"transform": "deploy_spoilers:pull"}}
     options = {"robust": how, "trim": 0.34, "max_norm": 0.0}
-    Conductor(*_federation(tmp_path / "r", tiny_split, task, hostile, **options)).run()
-    Conductor(*_federation(tmp_path / "n", tiny_split, task, hostile, max_norm=0.0)).run()
+    Conductor(*federation(tmp_path / "r", tiny_split, task, hostile, **options)).run()
+    Conductor(*federation(tmp_path / "n", tiny_split, task, hostile, max_norm=0.0)).run()
     honest = Twin(tmp_path / "twin", tiny_split, task, 3)
     honest.play(1, [0, 2])
     robust = read_model(tmp_path / "r" / "server", honest.server)[1]

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from deploy_samples import Twin, task_of
 
-from unskew.types import Split
+from unskew.cli._deploy import _make_room, demo
+from unskew.deploy._keys import write_keys
+from unskew.types import Split, UnskewError
 
 COMMAND = [sys.executable, "-m", "unskew"]
 WITHOUT = """
@@ -60,6 +63,8 @@ def test_a_device_without_server_or_flower(tmp_path: Path, tiny_split: Split) ->
     total, count = device.metric_sums("test")["ndcg@10"]
     assert means["test"]["ndcg@10"] == pytest.approx(total / count)
     assert "say which" in _run("device", "recommend", *state, fails=True)
+    assert about["recommends_from_round"] == 1
+    assert "no guarantee" in about["privacy"]["statement"]
     assert "no state folder" in _run("device", "status", "--state", str(tmp_path / "x"), fails=True)
 
 
@@ -137,3 +142,76 @@ def test_keys_are_an_authority_a_server_and_nodes(tmp_path: Path) -> None:
         "node-3.auth",
         "node-3.auth.pub",
     }
+
+
+@pytest.mark.parametrize("host", ["", " ", "bücher.de", "a..b", "fed.example:8000", "x" * 64])
+def test_a_wrong_host_is_one_sentence(tmp_path: Path, host: str) -> None:
+    pytest.importorskip("cryptography", reason="an extra: pip install 'unskew[flower]'")
+    with pytest.raises(UnskewError, match="--host"):
+        write_keys(tmp_path / "keys", [host], 1)
+    assert not (tmp_path / "keys").exists()
+
+
+def test_keys_are_not_made_for_other_hosts_in_silence(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="an extra: pip install 'unskew[flower]'")
+    folder = tmp_path / "keys"
+    folder.mkdir(mode=0o755)
+    write_keys(folder, ["fed.example"], 1)
+    assert folder.stat().st_mode & 0o777 == 0o755  # somebody else's folder stays as it is
+    assert write_keys(folder, ["fed.example", "127.0.0.1"], 1) == []
+    with pytest.raises(UnskewError, match=r"not for other\.example; delete"):
+        write_keys(folder, ["other.example"], 1)
+    (folder / "server.key").unlink()
+    (folder / "server.crt").unlink()
+    written = write_keys(folder, ["other.example"], 1)
+    assert sorted(path.name for path in written) == ["server.crt", "server.key"]
+    write_keys(tmp_path / "new", [], 1)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(UnskewError, match="cannot be a folder"):
+        write_keys(folder / "ca.crt", [], 1)
+
+
+def test_the_demo_deletes_nothing_but_its_own(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    for out, data, sentence in (
+        (mine, "no-such-data", "no-such-data"),
+        (mine, "demo", "holds something else"),
+        (mine / "thesis.txt", "demo", "is a file"),
+    ):
+        with pytest.raises(UnskewError, match=sentence):
+            demo(out=out, data=data, rounds=1, seed=0, data_dir=None, json=False)
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+    own = tmp_path / "demo"
+    _make_room(own)
+    for name in ("keys", "pfedclr-3-users", "letters"):
+        (own / name).mkdir()
+        (own / name / "file").touch()
+    (own / "superlink.db").touch()
+    (own / "node-1.txt").touch()
+    _make_room(own)
+    left = sorted(path.name for path in own.iterdir())
+    assert left == ["flower-demo.txt", "letters", "node-1.txt"]
+
+
+def test_the_demo_as_json_is_one_object(
+    tmp_path: Path, small_split: Split, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The demo itself, with the nodes in this process in place of Flower's processes."""
+    pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
+    from deploy_grid import DirectNetwork
+
+    monkeypatch.setattr("unskew.deploy._loopback.Loopback", DirectNetwork)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    rows = [
+        f"{small_split.user_ids[user]},{small_split.item_ids[item]},{at}\n"
+        for user in range(small_split.n_users)
+        for at, item in enumerate([*small_split.seen.of(user), *small_split.test.of(user)])
+    ]
+    (tmp_path / "data.csv").write_text("user,item,timestamp\n" + "".join(rows))
+    options = {"out": tmp_path / "out", "data": str(tmp_path / "data.csv"), "rounds": 1}
+    demo(**options, seed=0, data_dir=None, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [run["method"] for run in found["runs"]] == ["pfedclr", "fedrefit"] * 2
+    assert all(run["relative_difference"] < 1e-6 for run in found["runs"])

@@ -16,7 +16,7 @@ from deploy_samples import Twin, distance, run_config, task_of, write_nodes
 pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
 
 from unskew.deploy._app import write_app
-from unskew.deploy._checkpoint import read_model, read_rows
+from unskew.deploy._checkpoint import best_round, read_model, read_rows
 from unskew.deploy._device import Device
 from unskew.deploy._files import locked
 from unskew.deploy._loopback import Loopback
@@ -30,10 +30,8 @@ LONG = 600.0
 def test_lies_crashes_and_strangers(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "pfedclr", "rounds=5 local_epochs=1 dim=8 participation=1")
     server = tmp_path / "server"
-    write_app(
-        tmp_path / "app",
-        run_config(task, server, min_nodes=2, wait_for_nodes=LONG, round_timeout=LONG),
-    )
+    rules = {"min_nodes": 2, "wait_for_nodes": LONG, "round_timeout": LONG, "evaluate_every": 3}
+    write_app(tmp_path / "app", run_config(task, server, **rules))
     data = write_nodes(tmp_path, tiny_split, 3)
     configs = {
         number: {
@@ -99,7 +97,13 @@ def test_lies_crashes_and_strangers(tmp_path: Path, tiny_split: Split) -> None:
         rows = read_rows(server)
         assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
         assert rows[4]["accepted"] == 3
-        assert 0 <= rows[4]["metrics"]["test.ndcg@10"] <= 1
+        for row in (rows[2], rows[4]):
+            assert 0 <= row["metrics"]["test.ndcg@10"] <= 1
+
+    # All have heard, with the last message, which round validation liked best.
+    for number in (1, 2, 3):
+        chosen = Device.open(tmp_path / f"state-{number}", best=True)
+        assert chosen.progress.round == best_round(rows)
 
     # Node 2 came back with the state it had: it has trained in every round but the one it missed.
     device = Device.open(tmp_path / "state-2")

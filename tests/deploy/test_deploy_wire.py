@@ -57,6 +57,7 @@ SPOILED = {
     "dense holds NaN or infinity": _with("dense", np.full(2, np.inf, np.float32)),
     "weight holds NaN": _with("weight", np.array([np.nan])),
     "negative": _with("weight", np.array([-1.0])),
+    "values but no weight": _with("weight", np.array([0.0])),
     "its weight 2e+06 is above 1e+06": _with("weight", np.array([2e6])),
     "its norm": _with("values", np.full((2, 3), 1e6, np.float32)),
 }
@@ -115,18 +116,30 @@ def _node(value: float, weight: float) -> NodeSum:
 
 def test_robust_sums_against_one_hostile_node_of_four() -> None:
     nodes = [_node(1.0, 10.0), _node(1.2, 20.0), _node(0.8, 10.0), _node(-500.0, 60.0)]
-    mean = {
-        how: robust_sum(nodes, SHAPE, how, trim=0.25).rows[0, 0] / 100.0
+    totals = {
+        how: robust_sum(nodes, SHAPE, how, trim=0.25)
         for how in ("none", "clip", "median", "trimmed")
     }
+    mean = {how: total.rows[0, 0] / total.weight for how, total in totals.items()}
     assert mean["none"] < -200
     assert mean["median"] == pytest.approx(0.9)
     assert mean["trimmed"] == pytest.approx(0.9)
     assert abs(mean["clip"]) < 1.2
-    total = robust_sum(nodes, SHAPE, "median", trim=0.25)
-    assert total.weight == 100.0
-    assert total.dense[0] == pytest.approx(90.0)
+    total = totals["median"]
+    assert total.weight == 40.0  # nobody counts for more than the median node's 10
+    assert total.dense[0] == pytest.approx(36.0)
     assert not total.rows[1].any()
+
+
+@pytest.mark.parametrize("how", ["clip", "median", "trimmed"])
+def test_a_huge_claim_of_weight_buys_no_influence(how: Any) -> None:
+    """An update no longer than the others', but of a trillion users: one node in four, not all."""
+    honest = [_node(1.0, 10.0), _node(1.0, 20.0), _node(1.0, 10.0)]
+    total = robust_sum([*honest, _node(-1.0, 1e12)], SHAPE, how, trim=0.25)
+    assert total.weight == 40.0
+    assert total.rows[0, 0] / total.weight >= 0.5
+    bounded = robust_sum([*honest, _node(-1.0, 60.0)], SHAPE, how, 0.25, max_weight=60.0)
+    assert bounded.weight == 100.0
 
 
 def test_the_sum_of_one_node_is_that_node_whatever_protects_it() -> None:
@@ -158,6 +171,15 @@ def test_methods_that_need_single_uploads_refuse_secure_aggregation_by_name(
         ({"secure": True, "min-nodes": 3}, "max-weight"),
         ({"secure": True, "max-weight": 9.0, "min-nodes": 2}, "min-nodes"),
         ({"secure": True, "max-weight": 9.0, "min-nodes": 3, "robust": "clip"}, "only the sum"),
+        ({"max-weight": float("nan")}, "max-weight = nan .* finite and at least 0"),
+        ({"max-norm": float("inf")}, "max-norm = inf"),
+        ({"round-timeout": -5.0}, "round-timeout = -5.0 .* above 0"),
+        ({"round-timeout": 0.0}, "round-timeout = 0.0 .* above 0"),
+        ({"wait-for-nodes": -1.0}, "wait-for-nodes = -1.0"),
+        ({"min-nodes": -1}, "min-nodes = -1 .* at least 1"),
+        ({"seed": -1}, "seed = -1 .* at least 0"),
+        ({"evaluate-every": -2}, "evaluate-every = -2 .* at least -1"),
+        ({"secure": "false"}, "secure = 'false'"),
     ],
 )
 def test_a_wrong_run_config_is_one_sentence(
@@ -187,7 +209,7 @@ def test_a_devices_own_file_takes_the_catalogues_numbers(tmp_path: Path, tiny_sp
     assert own.n_items == tiny_split.n_items
     assert own.seen.items.tolist() == [3, 8, 17, 40]
     assert own.test.items.tolist() == [21]
-    assert (own.validation.items.tolist(), lost) == ([], 0)  # "new" was the validation item
+    assert (own.validation.items.tolist(), lost) == ([], 1)  # "new" was the validation item
     write_node_data(tmp_path / "data", numbered(own, 12))
     back = read_node_data(tmp_path / "data")
     assert back.users.tolist() == [12]

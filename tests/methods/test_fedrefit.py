@@ -196,3 +196,11 @@ def test_settings_out_of_range() -> None:
     for name, value in (("slow", 1.5), ("ridge", 0), ("horizon", -1), ("order", "sideways")):
         with pytest.raises(UnskewError, match=name):
             conformance.make("fedrefit", **{name: value})
+
+
+def test_directions_that_only_rounding_makes_are_left_out() -> None:
+    draw = np.random.default_rng(0)
+    S = draw.standard_normal((40, 5)) @ draw.standard_normal((5, 12))
+    S *= 1 + 1e-8 * draw.standard_normal(S.shape)
+    U = _orthonormal(S)
+    np.testing.assert_allclose(U.T @ U, np.diag([1.0] * 5 + [0.0] * 7), atol=1e-5)

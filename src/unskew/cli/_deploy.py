@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
@@ -23,6 +24,10 @@ app = typer.Typer(help="Run a federation on Flower: keys, data, app, demo.", no_
 
 TOLERANCE = 1e-4
 """How far Flower's global items may be from the simulator's, relative to their length."""
+_METHODS = ("pfedclr", "fedrefit")
+_MARK = "flower-demo.txt"
+_MADE = ("keys", "flwr", "superlink.*", "node-?.log", *(f"{name}-*-users" for name in _METHODS))
+"""What the demo leaves in its folder, and so may delete when it is run again."""
 
 
 @app.command()
@@ -117,15 +122,13 @@ def demo(
     from unskew.deploy import _data
     from unskew.deploy._loopback import Loopback
     from unskew.evaluation import prepare
-    from unskew.methods import METHODS
 
-    shutil.rmtree(out, ignore_errors=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes end with us
     split = prepare(load(data, data_dir=data_dir))
     three = _data.of_users(split, _data.shares(split.n_users, 1)[0][:3]).split
-    stories = [(name, split) for name in ("pfedclr", "fedrefit") if name in METHODS]
-    stories += [(name, three) for name, _ in stories]
-    compared = []
+    stories = [(name, federation) for federation in (split, three) for name in _METHODS]
+    _make_room(out)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes end with us
+    compared, says = [], stderr if json else stdout
     with Loopback(out, nodes=3) as network:
         stderr.print("Starting a SuperLink on loopback, with TLS and node authentication ...")
         network.start_superlink()
@@ -133,7 +136,7 @@ def demo(
             network.register(number)
         for method, federation in stories:
             folder = out.resolve() / f"{method}-{federation.n_users}-users"
-            compared.append(_compare(network, folder, method, federation, rounds, seed))
+            compared.append(_compare(network, folder, method, federation, rounds, seed, says))
     if json:
         print_json({"runs": compared, "tolerance": TOLERANCE})
     far = [run for run in compared if not run["relative_difference"] < TOLERANCE]
@@ -144,8 +147,29 @@ def demo(
         )
 
 
+def _make_room(out: Path) -> None:
+    """The demo's folder without an earlier demo; a folder with other things is left alone."""
+    if out.exists() and not out.is_dir():
+        raise UnskewError(f"--out {out} is a file; name a folder.")
+    if out.exists() and any(out.iterdir()) and not (out / _MARK).exists():
+        raise UnskewError(f"--out {out} holds something else than this demo; name another folder.")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / _MARK).write_text("unskew deploy demo deletes its own files here when run again.\n")
+    for path in [path for pattern in _MADE for path in out.glob(pattern)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
 def _compare(
-    network: Loopback, folder: Path, method: str, split: Split, rounds: int, seed: int
+    network: Loopback,
+    folder: Path,
+    method: str,
+    split: Split,
+    rounds: int,
+    seed: int,
+    says: Console,
 ) -> dict[str, Any]:
     """Play the rounds on Flower, then in the simulator; how far apart the global items are."""
     from unskew.deploy import _data
@@ -166,7 +190,7 @@ def _compare(
         places = {key: str(folder / f"{key}-{number}") for key in ("data", "state")}
         network.start_node(number, {**places, "shared-seed": True})
     title = f"{method}, {split.n_users:,} users on 3 nodes"
-    _watch(network, network.start_run(folder / "app"), folder / "server", title)
+    _watch(network, network.start_run(folder / "app"), folder / "server", title, says)
     for number in (1, 2, 3):
         network.stop(f"node-{number}")
     federation = Federation(create(method, **settings), split, seed)
@@ -178,14 +202,14 @@ def _compare(
         raise UnskewError(f"Flower ended after round {played} of {rounds}; see {folder.parent}.")
     difference = max(_distance(a, b) for a, b in zip(server, state.server, strict=True))
     verdict = "less" if difference < TOLERANCE else "NOT less"
-    stdout.print(
+    says.print(
         f"{title}: the global items of Flower and simulator differ by {difference:.1e} relative "
         f"after {rounds} rounds, {verdict} than {TOLERANCE:g}."
     )
     return {"method": method, "users": split.n_users, "relative_difference": difference}
 
 
-def _watch(network: Loopback, run_id: str, server: Path, title: str) -> None:
+def _watch(network: Loopback, run_id: str, server: Path, title: str, says: Console) -> None:
     """A table that grows with the rounds, until the run ends."""
     from unskew.deploy._checkpoint import read_rows
 
@@ -208,7 +232,7 @@ def _watch(network: Loopback, run_id: str, server: Path, title: str) -> None:
 
     with Live(console=stderr, refresh_per_second=2, transient=True) as live:
         network.wait_for_run(run_id, server, lambda: live.update(table()))
-    stdout.print(table())
+    says.print(table())
 
 
 def _distance(a: Any, b: Any) -> float:

@@ -19,13 +19,16 @@ Data = Annotated[Path | None, typer.Option(help="Its data folder, if it has move
 
 @app.command()
 def status(state: State, data: Data = None, json: Json = False) -> None:
-    """Which federation, how many users, the last round, and whether Step 2 is due."""
+    """Which federation, how many users, the last round, what the uploads guarantee."""
+    from unskew.deploy._account import guarantee
     from unskew.deploy._device import Device
     from unskew.deploy._files import locked
 
     _check(state)
     with locked(state):
         device = Device.open(state, data)
+        chosen = Device.open(state, data, best=True).progress.round
+        privacy = guarantee(state)
     task, at = device.task, device.progress
     files = sum(path.stat().st_size for path in state.glob("*.safetensors"))
     known = {
@@ -35,7 +38,9 @@ def status(state: State, data: Data = None, json: Json = False) -> None:
         "items": task.n_items,
         "last_round": at.round,
         "rounds_trained": at.rounds_trained,
+        "recommends_from_round": chosen,
         "step2_due_for": len(at.due),
+        "privacy": privacy,
         "bytes": files,
         "data": device.data.split.data,
         "state": str(state),
@@ -48,7 +53,10 @@ def status(state: State, data: Data = None, json: Json = False) -> None:
         + f": {known['users']:,} of the federation's {task.n_users:,} users, "
         f"{task.n_items:,} items, {size(files)} of state"
     )
-    stdout.print(f"Last round {at.round}, trained in {at.rounds_trained} rounds.")
+    stdout.print(
+        f"Last round {at.round}, trained in {at.rounds_trained} rounds; recommends from {chosen}."
+    )
+    stdout.print(f"Uploads: {privacy['statement']}.")
     if len(at.due):
         stdout.print(f"Step 2 is due for {len(at.due):,} users; the next use of the state does it.")
 
@@ -61,14 +69,14 @@ def recommend(
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """The best items a user of this device has not had."""
+    """The best items a user of this device has not had, by the round that validation chose."""
     from unskew.deploy._data import place_of
     from unskew.deploy._device import Device
     from unskew.deploy._files import locked
 
     _check(state)
     with locked(state):
-        device = Device.open(state, data)
+        device = Device.open(state, data, best=True)
         labels = device.data.split.user_ids
         if user is None and len(labels) > 1:
             raise UnskewError(f'{len(labels)} users are here; say which: --user "{labels[0]}".')
@@ -84,13 +92,13 @@ def recommend(
 
 @app.command()
 def evaluate(state: State, data: Data = None, json: Json = False) -> None:
-    """Metrics over this device's users, on what was held out."""
+    """Metrics over this device's users, by the round that validation chose."""
     from unskew.deploy._device import Device
     from unskew.deploy._files import locked
 
     _check(state)
     with locked(state):
-        device = Device.open(state, data)
+        device = Device.open(state, data, best=True)
         sums = {part: device.metric_sums(part) for part in ("validation", "test")}
     means = {
         part: {name: total / count for name, (total, count) in values.items() if count}

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from unskew.deploy._files import save, whole
+from unskew.deploy._files import whole
 from unskew.deploy._task import Task
-from unskew.engine import read_json, read_tensors, write_atomically, write_json
-from unskew.types import UnskewError
+from unskew.engine import read_json, read_tensors, write_atomically, write_json, write_tensors
+from unskew.types import Int64, UnskewError
 
 FORMAT, STATE, OUTCOME, VERSION = "unskew-federation", "unskew-server", "unskew-outcome", 1
 
@@ -28,26 +28,33 @@ class ServerFiles:
         (folder / "outcome.json").unlink(missing_ok=True)
         if (folder / "federation.json").exists():
             known = Task(**read_json(folder / "federation.json", FORMAT, VERSION)["task"])
-            if known != task:
+            if known.identity() != task.identity():
                 raise UnskewError(
                     f"{folder} holds another federation ({known}); go on with the same method, "
-                    "settings, seed and size, or give another state folder."
+                    "settings (but for rounds), seed and size, or give another state folder."
                 )
-        else:
-            header = {"format": FORMAT, "version": VERSION, "task": task.to_json()}
-            write_json(folder / "federation.json", header)
+        header = {"format": FORMAT, "version": VERSION, "task": task.to_json()}
+        write_json(folder / "federation.json", header)
 
     def load(self, server: Any) -> tuple[int, Any, list[dict[str, Any]]]:
         """The last complete round, its model and the rows so far; ``server`` if there is none."""
         round, model = read_model(self._folder, server)
         return round, model, [row for row in read_rows(self._folder) if row["round"] <= round]
 
-    def save(self, round: int, server: Any, rows: list[dict[str, Any]]) -> None:
+    def owners(self, n_users: int) -> Int64:
+        """The node that speaks for each user, 0 for none; kept for methods that ask for users."""
+        path = self._folder / "server.safetensors"
+        saved = read_tensors(path, STATE, VERSION) if path.exists() else {}
+        found = saved.get("owners", np.zeros(0, np.int64))
+        return found if len(found) == n_users else np.zeros(n_users, np.int64)
+
+    def save(self, round: int, server: Any, rows: list[dict[str, Any]], owners: Int64) -> None:
         # The rows first: a crash in between leaves a row too many, which loading drops.
         text = "".join(json.dumps(row) + "\n" for row in rows).encode()
         write_atomically(self._folder / "rounds.jsonl", lambda file: _nothing(file.write(text)))
-        named = dict(zip(server._fields, server, strict=True)) | {"round": np.array([round])}
-        save(self._folder / "server.safetensors", whole(named), STATE, VERSION)
+        named = dict(zip(server._fields, server, strict=True))
+        named |= {"round": np.array([round]), "owners": owners}
+        write_tensors(self._folder / "server.safetensors", whole(named), STATE, VERSION)
 
     def end(self, round: int, reason: str) -> None:
         header = {"format": OUTCOME, "version": VERSION}
@@ -67,6 +74,13 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     """The figures of the rounds so far."""
     path = folder / "rounds.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def best_round(rows: list[dict[str, Any]]) -> int:
+    """The round with the best validation NDCG@10, the first of equals; 0 if none was evaluated."""
+    found = {row["round"]: row.get("metrics", {}).get("validation.ndcg@10") for row in rows}
+    known = {round: figure for round, figure in found.items() if figure is not None}
+    return max(known, key=lambda round: known[round], default=0)
 
 
 def _nothing(_: object) -> None:

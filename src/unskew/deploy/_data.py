@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.deploy._files import save, whole
-from unskew.engine import read_json, read_tensors, select, write_json
+from unskew.deploy._files import private, whole
+from unskew.engine import read_json, read_tensors, select, write_json, write_tensors
 from unskew.types import Int32, Int64, Ragged, Split, UnskewError
 
 FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unskew-catalogue", 1
@@ -45,26 +45,26 @@ def shares(n_users: int, n_nodes: int) -> list[Int64]:
 
 
 def write_node_data(folder: Path, data: NodeData) -> None:
+    """For nobody but the owner to read."""
     named: dict[str, NDArray[Any]] = {"users": data.users, "sampled": data.split.sampled}
     for name in _LISTS:
         ragged: Ragged = getattr(data.split, name)
         named |= {f"{name}.indptr": ragged.indptr, f"{name}.items": ragged.items}
-    folder.mkdir(parents=True, exist_ok=True)
     split = data.split
-    write_json(
-        folder / "labels.json",
-        {
-            "format": LABELS,
-            "version": VERSION,
-            "data": split.data,
-            "protocol": split.protocol,
-            "rank_all": split.rank_all,
-            "users": list(split.user_ids),
-            "items": list(split.item_ids),
-            "titles": None if split.titles is None else list(split.titles),
-        },
-    )
-    save(folder / "data.safetensors", whole(named), FORMAT, VERSION)
+    labels = {
+        "format": LABELS,
+        "version": VERSION,
+        "data": split.data,
+        "protocol": split.protocol,
+        "rank_all": split.rank_all,
+        "users": list(split.user_ids),
+        "items": list(split.item_ids),
+        "titles": None if split.titles is None else list(split.titles),
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with private():
+        write_json(folder / "labels.json", labels)
+        write_tensors(folder / "data.safetensors", whole(named), FORMAT, VERSION)
 
 
 def read_node_data(folder: Path) -> NodeData:
@@ -107,7 +107,8 @@ def in_catalogue(split: Split, path: Path) -> tuple[Split, int]:
             f"User {split.user_ids[empty[0]]} has no training item in {path}; "
             "are the items labelled as in the catalogue?"
         )
-    lost = sum(len(getattr(split, n).items) - len(lists[n].items) for n in ("train", "test"))
+    held = ("train", "validation", "test")
+    lost = sum(len(getattr(split, name).items) - len(lists[name].items) for name in held)
     for name in ("seen", "excluded"):
         order = np.lexsort((lists[name].items, _owners(lists[name])))
         lists[name] = lists[name]._replace(items=lists[name].items[order])

@@ -1,10 +1,13 @@
 """A node between two messages: its users' private state in files, Steps 1 and 2, ranks and scores.
 
-The state folder holds ``device.json`` (which federation this is, where the data is),
-``state.safetensors`` (the private state, the downloads its users hold, and whether Step 2 is still
-due) and ``previous.safetensors`` (the state before the last round). A server that lost a round
-plays it again: a device that has already trained for it starts from the state before, so the round
-comes out the same. A device that missed rounds goes on from what it has.
+The state folder holds ``device.json`` (which federation this is, whose state, the device's secret
+seeds), ``state.safetensors`` (the private state, the downloads its users hold, and whether Step 2
+is still due), ``reply.safetensors`` (what was sent in the last round), ``best.safetensors`` (the
+state as of the round that validation chose) and ``privacy.json`` (what noise the uploads carried).
+
+A round is answered once. A server that lost a round and plays it again gets the stored reply if it
+sends the same download, and none otherwise: two answers under the same noise would be noise no
+more. A device that missed rounds goes on from what it has.
 
 Step 1 saves a mark that Step 2 is due before the reply leaves. Whoever opens the state next (the
 process started after the reply, the next round, an evaluation, a recommendation) does Step 2 first.
@@ -19,16 +22,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unskew.deploy._account import record
 from unskew.deploy._data import NodeData, read_node_data
-from unskew.deploy._files import save, whole
+from unskew.deploy._files import keep, whole
 from unskew.deploy._task import Task
-from unskew.deploy._wire import Named, each_message, no_sum, no_uploads, shape_of, sum_message
-from unskew.engine import CHUNK, Devices, Transform, read_json, read_tensors, select, write_json
+from unskew.deploy._wire import (
+    Named,
+    digest_of,
+    each_message,
+    no_sum,
+    no_uploads,
+    shape_of,
+    sum_message,
+)
+from unskew.engine import (
+    CHUNK,
+    Devices,
+    Transform,
+    read_json,
+    read_tensors,
+    select,
+    write_json,
+    write_tensors,
+)
 from unskew.evaluation import best_unseen, held_out_ranks, per_user
 from unskew.kernels import empty_sum, fold
 from unskew.types import Cohort, Float32, Int64, Rows, UnskewError, Upload
 
-FORMAT, STATE, VERSION = "unskew-device", "unskew-device-state", 1
+FORMAT, STATE, REPLY, VERSION = "unskew-device", "unskew-device-state", "unskew-device-reply", 2
 
 
 class Progress(NamedTuple):
@@ -39,11 +60,18 @@ class Progress(NamedTuple):
     due: Int64
 
 
+class Seeds(NamedTuple):
+    """What training draws from, and what noise does; the latter is never shared."""
+
+    training: int
+    noise: int
+
+
 class Device:
     """The users of one node. Use it under ``locked(folder)``: one process at a time."""
 
-    def __init__(self, folder: Path, task: Task, data: NodeData, seed: int) -> None:
-        self.folder, self.task, self.data, self._seed = folder, task, data, seed
+    def __init__(self, folder: Path, task: Task, data: NodeData, seeds: Seeds) -> None:
+        self.folder, self.task, self.data, self.seeds = folder, task, data, seeds
         self.method = task.build()
         self.progress = Progress(0, 0, np.zeros(0, np.int64))
         self.devices: Devices
@@ -52,48 +80,57 @@ class Device:
     def join(folder: Path, data: Path, task: Task, *, shared_seed: bool) -> Device:
         """The node's state as it is, or a fresh one if it takes part for the first time."""
         if (folder / "device.json").exists():
-            device = Device.open(folder)
-            if device.task != task:
+            about = read_json(folder / "device.json", FORMAT, VERSION)
+            known = Task(**about["task"])
+            if known.identity() != task.identity():
                 raise UnskewError(
-                    f"{folder} holds a device of another federation ({device.task}); "
+                    f"{folder} holds a device of another federation ({known}); "
                     "give the node a state folder of its own for this one."
                 )
+            device = Device.open(folder, data)
+            device.task, device.method = task, task.build()
+            fresh = about | {"data": str(data.resolve()), "task": task.to_json()}
+            if fresh != about:
+                write_json(folder / "device.json", fresh)
             return device
-        node = read_node_data(data)
-        if node.split.n_items != task.n_items or node.users.max() >= task.n_users:
-            raise UnskewError(
-                f"{data} has {node.split.n_items} items and users up to {node.users.max()}; the "
-                f"federation has {task.n_items} items and {task.n_users} users."
-            )
+        node = _checked(read_node_data(data), data, task)
         # With the federation's seed the server could name the negatives a device draws.
         seed = task.seed if shared_seed else secrets.randbits(62)
-        device = Device(folder, task, node, seed)
+        device = Device(folder, task, node, Seeds(seed, secrets.randbits(62)))
         device._begin()
-        header = {"format": FORMAT, "version": VERSION, "data": str(data.resolve()), "seed": seed}
-        write_json(folder / "device.json", header | {"task": task.to_json()})
+        about = {"format": FORMAT, "version": VERSION, "data": str(data.resolve())}
+        about |= {"task": task.to_json(), "seeds": list(device.seeds), **_whose(node)}
+        write_json(folder / "device.json", about)
         return device
 
     @staticmethod
-    def open(folder: Path, data: Path | None = None) -> Device:
-        """The state in a folder, wherever its data lies now."""
+    def open(folder: Path, data: Path | None = None, *, best: bool = False) -> Device:
+        """The state in a folder, wherever its data lies now; as of the ``best`` round, if the
+        server has named one."""
         if not (folder / "device.json").exists():
             raise UnskewError(f"{folder} holds no device; it appears when a node first takes part.")
         about = read_json(folder / "device.json", FORMAT, VERSION)
-        task = Task(**about["task"])
-        node = read_node_data(data or Path(about["data"]))
-        device = Device(folder, task, node, about["seed"])
-        device._load("state")
+        task, place = Task(**about["task"]), data or Path(about["data"])
+        node = _checked(read_node_data(place), place, task)
+        if _whose(node) != {key: about[key] for key in ("users", "numbers")}:
+            raise UnskewError(
+                f"{place} is the data of other users than those whose state is in {folder}; "
+                "give the node its own data, or a new state folder."
+            )
+        device = Device(folder, task, node, Seeds(*about["seeds"]))
+        chosen = best and (folder / "best.safetensors").exists()
+        device._load("best" if chosen else "state")
         return device
 
     def step1(self, round: int, download: Any, transform: Transform | None = None) -> Named:
         """Train for a round; returns what leaves the node. Step 2 is then due."""
-        again = self.progress.round >= round and self._before(round)
-        if again:
-            self._load("previous")
+        digest = digest_of(download)
+        if round <= self.progress.round:
+            return self._sent_before(round, digest)
         self.step2()
         chosen = np.flatnonzero(np.isin(self.data.users, self.task.cohort_of(round)))
         self.devices.remember(round - 1, download)
-        total, each = None, []
+        total, each, sent = None, [], np.zeros(len(self.data.users), np.bool_)
         for local in _chunks(chosen):
             cohort = self._cohort(local, round)
             private = self.devices.take(local)
@@ -104,16 +141,24 @@ class Device:
                 total = fold(total or empty_sum(self.task.n_items, upload), upload)
             else:
                 each.append(upload)
+            sent[local] = upload.weight > 0
             self.devices.put(local, private, round - 1)
-        trained = self.progress.rounds_trained + (len(chosen) > 0)
-        self.progress = Progress(round, trained, chosen)
-        self._save(keep=not again)
         if total is None and not each:  # nobody's turn: a sum of nothing, or no upload
             shape = shape_of(self.method, download, self.task.n_items, round)
             total, each = no_sum(shape), [no_uploads(shape)]
         if self.method.aggregation == "sum" and total is not None:
-            return sum_message(total)
-        return each_message(self.data.users[chosen], _joined(each))
+            reply = sum_message(total)
+        else:
+            reply = each_message(self.data.users[chosen], _joined(each))
+        # In this order: what is lost in between is trained again, never sent without an account.
+        record(self.folder, transform, sent)
+        named = {f"upload.{name}": array for name, array in reply.items()}
+        named |= {"round": np.array([round]), "digest": digest}
+        write_tensors(self.folder / "reply.safetensors", whole(named), REPLY, VERSION)
+        trained = self.progress.rounds_trained + (len(chosen) > 0)
+        self.progress = Progress(round, trained, chosen)
+        self._save()
+        return reply
 
     def step2(self) -> bool:
         """Do what the last round left to do; whether there was anything."""
@@ -127,6 +172,15 @@ class Device:
             self.devices.put(local, private, round - 1)
         self.progress = self.progress._replace(due=np.zeros(0, np.int64))
         self._save()
+        return True
+
+    def keep_as_best(self, best: int) -> bool:
+        """The server says which round was best so far. If the device has not trained since, its
+        state is that round's, and is kept; whether it was."""
+        if not self.progress.rounds_trained or self.progress.round > best:
+            return False
+        self.step2()
+        keep(self.folder / "state.safetensors", self.folder / "best.safetensors")
         return True
 
     def metric_sums(self, part: Any) -> dict[str, tuple[float, int]]:
@@ -173,18 +227,28 @@ class Device:
     def _cohort(self, local: Int64, round: int) -> Cohort:
         split = self.data.split
         lists = select(split.train, local), select(split.excluded, local)
-        return Cohort(self.data.users[local], *lists, split.n_items, self._seed, round)
+        return Cohort(self.data.users[local], *lists, split.n_items, self.seeds.training, round)
 
-    def _save(self, keep: bool = False) -> None:
+    def _sent_before(self, round: int, digest: Int64) -> Named:
+        path = self.folder / "reply.safetensors"
+        stored = read_tensors(path, REPLY, VERSION) if path.exists() else {}
+        same = stored and stored["round"][0] == round and np.array_equal(stored["digest"], digest)
+        if not same:
+            raise UnskewError(
+                f"This node has trained in round {self.progress.round} and answers round {round} "
+                "no second time; give the server its last state, or the nodes new state folders."
+            )
+        names = [name for name in stored if name.startswith("upload.")]
+        return {name.removeprefix("upload."): stored[name] for name in names}
+
+    def _save(self) -> None:
         at = {
             "round": np.array([self.progress.round]),
             "rounds_trained": np.array([self.progress.rounds_trained]),
             "due": self.progress.due.astype(np.int64),
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        previous = self.folder / "previous.safetensors" if keep else None
         tensors = [*self.devices.tensors(), *whole(at)]
-        save(self.folder / "state.safetensors", tensors, STATE, VERSION, keep=previous)
+        write_tensors(self.folder / "state.safetensors", tensors, STATE, VERSION)
 
     def _begin(self) -> None:
         """The node's users as a fresh federation has them."""
@@ -201,10 +265,19 @@ class Device:
         at = int(saved["round"][0]), int(saved["rounds_trained"][0])
         self.progress = Progress(*at, saved["due"])
 
-    def _before(self, round: int) -> bool:
-        """Whether there is a state from before this round."""
-        path = self.folder / "previous.safetensors"
-        return path.exists() and int(read_tensors(path, STATE, VERSION)["round"][0]) < round
+
+def _checked(node: NodeData, data: Path, task: Task) -> NodeData:
+    if node.split.n_items != task.n_items or node.users.max() >= task.n_users:
+        raise UnskewError(
+            f"{data} has {node.split.n_items} items and users up to {node.users.max()}; the "
+            f"federation has {task.n_items} items and {task.n_users} users."
+        )
+    return node
+
+
+def _whose(node: NodeData) -> dict[str, Any]:
+    """Whose state it is, row by row."""
+    return {"users": list(node.split.user_ids), "numbers": node.users.tolist()}
 
 
 def _chunks(local: Int64) -> Iterator[Int64]:

@@ -1,34 +1,27 @@
-"""Files that outlive a power cut: written beside the old one, forced to the disk, then renamed."""
+"""A device's files: its owner's alone to read, and one process at a time to write."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from unskew.engine import Tensor, write_tensors
+from unskew.engine import Tensor, sync_folder
 
 
-def save(
-    path: Path, tensors: Iterable[Tensor], format: str, version: int, *, keep: Path | None = None
-) -> None:
-    """Replace ``path`` by these tensors; ``keep`` gets the file that was there before."""
-    fresh = path.with_name(f"next-{path.name}")
-    write_tensors(fresh, tensors, format, version)
-    _force(fresh)
-    if keep is not None and path.exists():
-        # A second name for the old file first: at no moment is there no state at all.
-        link = path.with_name(f"link-{path.name}")
-        link.unlink(missing_ok=True)
-        os.link(path, link)
-        link.replace(keep)
-    fresh.replace(path)
-    _force(path.parent)
+def keep(path: Path, name: Path) -> None:
+    """Give a file a second name, in place of what had it; writing anew leaves that one alone."""
+    link = path.with_name(f"link-{path.name}")
+    link.unlink(missing_ok=True)
+    os.link(path, link)
+    link.replace(name)
+    link.unlink(missing_ok=True)  # renaming one of a file's names to another does nothing
+    sync_folder(path.parent)
 
 
 def whole(named: dict[str, NDArray[Any]]) -> list[Tensor]:
@@ -36,17 +29,21 @@ def whole(named: dict[str, NDArray[Any]]) -> list[Tensor]:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process at a time works on a folder; the lock goes with the process that holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _force(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def private() -> Iterator[None]:
+    """Files and folders made meanwhile are their owner's alone: 0600 and 0700."""
+    before = os.umask(0o077)
     try:
-        os.fsync(handle)
+        yield
     finally:
-        os.close(handle)
+        os.umask(before)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time works on a device's folder, and what it writes is private; the lock
+    goes with the process that holds it."""
+    with private():
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,31 +18,41 @@ from unskew.types import UnskewError
 
 _DAYS = 825
 """The longest a server's certificate may last for some clients."""
+_HERE = ("localhost", "127.0.0.1", "::1")
+_NAME = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNORECASE)
 
 
 def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
-    """Write ca, server and node files; returns their paths. An existing authority stays."""
+    """Write ca, server and node files; returns their paths. What is there already stays."""
     try:
         from cryptography.hazmat.primitives import serialization
     except ImportError:
         raise UnskewError("Keys need an extra package: pip install 'unskew[flower]'.") from None
     if nodes < 1:
         raise UnskewError(f"--nodes {nodes} must be at least 1.")
-    folder.mkdir(parents=True, exist_ok=True)
-    os.chmod(folder, 0o700)
+    names = [_host(host) for host in dict.fromkeys([*_HERE, *hosts])]
+    try:
+        # Only a folder of our own making is closed to others; secret files always are.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        raise UnskewError(f"{folder} cannot be a folder; name another one for the keys.") from None
     written = []
     if not (folder / "ca.key").exists():
         written += _authority(folder)
     issuer = _Issuer(folder)
-    here = ("localhost", "127.0.0.1", "::1")
     if not (folder / "server.key").exists():
-        written += issuer.issue("server", [*dict.fromkeys([*here, *hosts])])
+        written += issuer.issue("server", names)
+    elif not set(names) <= _named_in(folder / "server.crt"):
+        raise UnskewError(
+            f"{folder}/server.crt is not for {', '.join(hosts)}; delete server.key and server.crt "
+            "there to have them made anew."
+        )
     for number in range(1, nodes + 1):
         name = f"node-{number}"
         if (folder / f"{name}.auth").exists():
             continue
         # The node's own runtime listens on loopback only.
-        written += issuer.issue(name, here)
+        written += issuer.issue(name, [_host(host) for host in _HERE])
         key = _new_key()
         private = key.private_bytes(
             serialization.Encoding.PEM,
@@ -83,14 +94,14 @@ class _Issuer:
         except (OSError, ValueError) as error:
             raise UnskewError(f"{folder}/ca.key and ca.crt cannot be read ({error}).") from None
 
-    def issue(self, name: str, hosts: Sequence[str]) -> list[Path]:
+    def issue(self, name: str, hosts: Sequence[Any]) -> list[Path]:
         from cryptography import x509
 
         key = _new_key()
         certificate = (
             _builder(_name(name), self._ca.subject, key, days=_DAYS)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
             .add_extension(
                 x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
             )
@@ -120,7 +131,25 @@ def _host(host: str) -> Any:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(host)
+        pass
+    if not _NAME.fullmatch(host) or len(host) > 253:
+        raise UnskewError(
+            f'--host "{host}" must be an address or a host name of letters, digits, hyphens and '
+            "dots; names in other scripts in their xn-- form."
+        )
+    return x509.DNSName(host)
+
+
+def _named_in(path: Path) -> set[Any]:
+    """The names and addresses a certificate is for."""
+    from cryptography import x509
+
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        return set(names.value)
+    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+        raise UnskewError(f"{path} cannot be read ({error}); delete server.key too.") from None
 
 
 def _builder(subject: Any, issuer: Any, key: Any, days: int) -> Any:

@@ -1,10 +1,13 @@
-"""Sums that a few hostile nodes cannot steer far.
+"""Sums that a few hostile nodes cannot steer far: they stay bounded while most nodes are honest.
 
 Each works on the nodes' mean updates m_n = (sum of a node's weighted uploads) / (its weight), zero
 where a node touched nothing, and gives back a sum, so that the method's ``aggregate`` sees nothing
-new. ``clip`` bounds how far a node can pull, by the median of the nodes' lengths; ``median`` and
-``trimmed`` (Yin et al., ICML 2018) look at every coordinate by itself and leave out the extremes.
-All three give up exactness for it: an honest node with unusual users is toned down too.
+new. What a node says of its own weight is not believed either: it counts for no more than
+``max-weight`` or, where none is set, than the median node's. ``clip`` also bounds how far a node
+can pull, by the median of the nodes' lengths; ``median`` and ``trimmed`` (Yin et al., ICML 2018)
+look at every coordinate by itself, all nodes alike, and leave out the extremes.
+All three give up exactness for it: an honest node that is large or has unusual users is toned down
+too.
 """
 
 from __future__ import annotations
@@ -18,19 +21,18 @@ from unskew.types import Float64, UploadSum
 _ITEMS_AT_A_TIME = 4096
 
 
-def robust_sum(parts: list[NodeSum], shape: Shape, how: Robust, trim: float) -> UploadSum:
-    """The nodes' sums as one, with at least two of them; how says against what."""
+def robust_sum(
+    parts: list[NodeSum], shape: Shape, how: Robust, trim: float, max_weight: float = 0.0
+) -> UploadSum:
+    """The nodes' sums as one; ``how`` says what makes it robust. ``max_weight`` 0: the median."""
     present = [part for part in parts if part.weight > 0]
-    if how == "none" or len(present) < 2:
-        present, how = parts, "none"
+    if how == "none" or not present:
+        return _plain(parts, shape)
+    weights = np.array([part.weight for part in present])
+    weights = np.minimum(weights, max_weight or _median(weights))
     if how == "clip":
-        present = _clipped(present)
-    if how in ("none", "clip"):
-        total = no_sum(shape)
-        for part in present:
-            total = add(total, part)
-        return total
-    weight = sum(part.weight for part in present)
+        return _plain(_clipped(present, weights), shape)
+    weight = float(weights.sum())
     cut = int(trim * len(present)) if how == "trimmed" else (len(present) - 1) // 2
     total = no_sum(shape)
     for low in range(0, shape.n_items, _ITEMS_AT_A_TIME):
@@ -40,6 +42,18 @@ def robust_sum(parts: list[NodeSum], shape: Shape, how: Robust, trim: float) -> 
     stacked = np.stack([part.dense / part.weight for part in present])
     total.dense[:] = weight * _middle(stacked, cut)
     return UploadSum(total.rows, total.dense, weight, len(present))
+
+
+def _plain(parts: list[NodeSum], shape: Shape) -> UploadSum:
+    total = no_sum(shape)
+    for part in parts:
+        total = add(total, part)
+    return total
+
+
+def _median(values: Float64) -> float:
+    """The lower of two middle values: with as many liars as honest nodes, the bound is honest."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 def _middle(stacked: Float64, cut: int) -> Float64:
@@ -56,14 +70,14 @@ def _mean_rows(part: NodeSum, low: int, high: int, width: int) -> Float64:
     return rows
 
 
-def _clipped(parts: list[NodeSum]) -> list[NodeSum]:
-    """No node's mean update longer than the median node's."""
+def _clipped(parts: list[NodeSum], weights: Float64) -> list[NodeSum]:
+    """No node's mean update longer than the median node's; each counts with its weight here."""
     lengths = np.array([_length(part) / part.weight for part in parts])
-    bound = float(np.median(lengths))
-    scales = np.minimum(1.0, bound / np.maximum(lengths, 1e-30)).astype(np.float32)
+    shorter = np.minimum(1.0, _median(lengths) / np.maximum(lengths, 1e-30))
+    scales = shorter * weights / [part.weight for part in parts]
     return [
-        part._replace(values=part.values * scale, dense=part.dense * scale)
-        for part, scale in zip(parts, scales, strict=True)
+        NodeSum(part.items, part.values * np.float32(scale), part.dense * np.float32(scale), weight)
+        for part, scale, weight in zip(parts, scales, weights.tolist(), strict=True)
     ]
 
 

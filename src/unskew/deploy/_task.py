@@ -7,8 +7,9 @@ numbers, truths and strings, as Flower allows; the method's own settings are one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from unskew.engine import draw_cohort
@@ -56,6 +57,12 @@ class Task:
         """The clients of a round, as the simulator draws them."""
         return draw_cohort(self.seed, round, self.n_users, self.build().config.participation)
 
+    def identity(self) -> dict[str, Any]:
+        """What makes it this federation and no other. How long it goes on does not."""
+        config = asdict(self.build().config)
+        del config["rounds"]
+        return vars(self) | {"settings": config}
+
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))
 
@@ -75,7 +82,8 @@ class Rules:
     max_norm: float
     """The longest update per unit of weight that is taken in; 0: any."""
     max_weight: float
-    """The largest weight a node may claim; 0: any. Secure aggregation needs one."""
+    """The largest weight a node may claim; 0: any, but with ``robust`` no node counts for more than
+    the median one. Secure aggregation needs one."""
     robust: Robust
     """What protects the sum from hostile nodes."""
     trim: float
@@ -125,12 +133,22 @@ def parse_config(given: Mapping[str, str]) -> dict[str, str | int | float | bool
     return parsed
 
 
+_LEAST = {"min-nodes": 1, "evaluate-every": -1}
+_ABOVE_0 = ("round-timeout", "secure-clip")
+
+
 def _typed(key: str, value: Any) -> Any:
+    """The value in its key's type; a number is finite and not below what makes sense."""
     kind = type(DEFAULTS[key])
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
         raise UnskewError(f"{key} = {value!r} in the run-config must be of type {kind.__name__}.")
+    if isinstance(value, int | float):
+        least = _LEAST.get(key, 0)
+        if not math.isfinite(value) or value < least or (key in _ABOVE_0 and value == 0):
+            bound = "above 0" if key in _ABOVE_0 else f"at least {least}"
+            raise UnskewError(f"{key} = {value} in the run-config must be finite and {bound}.")
     return value
 
 
@@ -155,8 +173,8 @@ def _check(method: Method, rules: Rules) -> None:
         why = f"{method.name} needs" if individual else "secure aggregation shows"
         what = "every upload as it is" if individual else "the server only the sum"
         raise UnskewError(f'robust = "{rules.robust}" does not go with this: {why} {what}.')
-    if rules.secure and (rules.max_weight <= 0 or rules.secure_clip <= 0):
-        raise UnskewError("secure = true needs max-weight and secure-clip above 0.")
+    if rules.secure and rules.max_weight == 0:
+        raise UnskewError("secure = true needs a max-weight above 0.")
     if rules.secure and rules.min_nodes < 3:
         raise UnskewError(
             "secure = true needs min-nodes of at least 3: two see through each other."

@@ -1,10 +1,10 @@
-"""What a node's reply holds, by name, and what the server makes of it.
+"""What a node's reply holds, by name, and what the server makes of it; what a download must be.
 
 For the methods that need only a sum, a node adds up its users' uploads itself and sends the rows
 that are not zero, the dense part and the weight; for the others it sends each upload with its
 user's number. These names are everything that may leave a node. The server trusts none of it:
 :func:`read_sum` and :func:`read_each` check names, types, shapes, order, finiteness and length
-before a number is used.
+before a number is used. Nor does a node trust the server: see :func:`read_download`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.deploy._files import whole
+from unskew.engine import checksum
 from unskew.kernels import empty_sum
 from unskew.types import (
+    Bool,
     Cohort,
     Float32,
     Float64,
@@ -25,6 +28,7 @@ from unskew.types import (
     Method,
     Ragged,
     Rows,
+    UnskewError,
     Upload,
     Uploads,
     UploadSum,
@@ -62,6 +66,39 @@ class Limits(NamedTuple):
 
     norm: float = 0.0
     weight: float = 0.0
+
+
+def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_items: int) -> Any:
+    """A download in the method's own type, leaf by leaf as the method itself would make it."""
+    individual = method.aggregation == "individual"  # their servers keep something per user
+    server, _ = method.init(n_users if individual else 1, n_items, 0)
+    example = method.download(server)
+    if set(named) != set(example._fields):
+        raise UnskewError(f"The download holds {sorted(named)}, not {sorted(example._fields)}.")
+    lengths = set()
+    for name, like in zip(example._fields, example, strict=True):
+        array = named[name]
+        # A method may hold back what it does not have yet; then the server's own leaf has its size.
+        shapes = {like.shape, getattr(server, name, like).shape}
+        if isinstance(array, np.ndarray) and not len(like):  # a list of users, empty at first
+            lengths.add(len(array) if array.ndim else -1)
+            shapes = {(n, *like.shape[1:]) for n in lengths if 0 <= n <= n_users}
+        if not isinstance(array, np.ndarray) or array.dtype != like.dtype:
+            raise UnskewError(f"{name} of the download is not an array of {like.dtype}.")
+        if array.shape not in shapes or len(lengths) > 1:
+            raise UnskewError(
+                f"{name} of the download has shape {array.shape}, not {like.shape}; "
+                "it is not of this federation."
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise UnskewError(f"{name} of the download holds NaN or infinity.")
+    return type(example)(**{name: np.ascontiguousarray(array) for name, array in named.items()})
+
+
+def digest_of(download: Any) -> Int64:
+    """By which a node knows a download again: SHA-256 as four numbers."""
+    named = dict(zip(download._fields, download, strict=True))
+    return np.frombuffer(bytes.fromhex(checksum(whole(named))), np.int64)
 
 
 def shape_of(method: Method, download: Any, n_items: int, round: int) -> Shape:
@@ -122,6 +159,8 @@ def read_sum(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) ->
     weight = float(named["weight"][0])
     _check_weight(np.array([weight]), limits)
     length = float(np.sqrt(_squares(values).sum() + _squares(dense).sum()))
+    if weight == 0 and length > 0:
+        raise Rejected("it has values but no weight")
     _check_norm(np.array([length / (weight or 1.0)]), limits)
     return NodeSum(items, values, dense, weight)
 
@@ -164,6 +203,7 @@ def add(total: UploadSum, part: NodeSum) -> UploadSum:
 
 def all_of(parts: list[Uploads], shape: Shape) -> Uploads:
     """The uploads of all nodes in the order of their users, as the simulator has them."""
+    parts = [part for part in parts if len(part.users)]
     if not parts:
         return Uploads(np.zeros(0, np.int64), no_uploads(shape))
     users = np.concatenate([part.users for part in parts])
@@ -182,6 +222,16 @@ def all_of(parts: list[Uploads], shape: Shape) -> Uploads:
     dense = np.concatenate([part.upload.dense for part in parts])[order]
     weight = np.concatenate([part.upload.weight for part in parts])[order]
     return Uploads(users[order], Upload(rows, dense, weight))
+
+
+def only(part: Uploads, kept: Bool) -> Uploads:
+    """The uploads of some of a node's users."""
+    (indptr, items, values), dense, weight = part.upload
+    counts = np.diff(indptr)
+    chosen = np.repeat(kept, counts)
+    cuts = np.concatenate(([0], np.cumsum(counts[kept])))
+    rows = Rows(cuts, items[chosen], values[chosen])
+    return Uploads(part.users[kept], Upload(rows, dense[kept], weight[kept]))
 
 
 def _check_types(named: Mapping[str, NDArray[Any]], expected: Mapping[str, Any]) -> None:

@@ -1,10 +1,11 @@
 """The ClientApp: what a node does when a message comes.
 
 ``--node-config`` names the node's data folder (``data``) and state folder (``state``). And:
-``transform = "module:function"`` puts a privacy mechanism between the method and the wire,
-``require-secure = true`` refuses to send an unmasked upload, ``shared-seed = true`` makes runs
-repeatable at the price of a server that can name the negatives a device draws, and
-``step2-at-once = false`` leaves Step 2 to the next contact instead of a process after the reply.
+``ldp-noise``, ``ldp-clip``, ``ldp-norm``, ``ldp-kind`` put noise on every upload (or ``transform =
+"module:function"`` does, with a mechanism of one's own), ``require-secure = true`` refuses to send
+an unmasked upload, ``shared-seed = true`` makes runs repeatable at the price of a server that can
+name the negatives a device draws, and ``step2-at-once = false`` leaves Step 2 to the next contact
+instead of a process after the reply.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from unskew.deploy import _secure
 from unskew.deploy._device import Device
-from unskew.deploy._files import locked
+from unskew.deploy._files import locked, private
 from unskew.deploy._task import read_run_config
+from unskew.deploy._wire import read_download
 from unskew.engine import Transform
+from unskew.privacy import LocalPrivacy, PrivateUploads
 from unskew.types import UnskewError
 
-_NODE_KEYS = ("data", "state", "transform", "require-secure", "shared-seed", "step2-at-once")
+_LDP_KEYS = {"ldp-noise": float, "ldp-clip": float, "ldp-norm": str, "ldp-kind": str}
+_FLAGS = {"require-secure": False, "shared-seed": False, "step2-at-once": True}
+_NODE_KEYS = ("data", "state", "transform", *_LDP_KEYS, *_FLAGS)
 log = logging.getLogger("flwr")
 
 
@@ -38,16 +42,20 @@ def train(message: Message, context: Context) -> Message:
     secure = _secure.is_secure(message)
     if _flag(context, "require-secure") and not secure:
         raise UnskewError("This node sends masked uploads only; run with secure = true.")
-    round = int(message.content.config_records["round"]["round"])
+    at_once = _flag(context, "step2-at-once")
+    about = message.content.config_records["round"]
+    round, best = (int(str(about[key])) for key in ("round", "best"))
     folder = Path(_needed(context, "state"))
     with locked(folder):
         device = _device(context, folder)
         named = {k: a.numpy() for k, a in message.content.array_records["download"].items()}
-        download = _like(device, named)
-        upload = device.step1(round, download, _transform(context))
+        sizes = device.task.n_users, device.task.n_items
+        download = read_download(device.method, named, *sizes)
+        device.keep_as_best(best)
+        upload = device.step1(round, download, _transform(context, device.seeds.noise))
         shares = len(device.progress.due)
     log.info("Round %d: trained %d of %d users", round, shares, len(device.data.users))
-    if shares and bool(context.node_config.get("step2-at-once", True)):
+    if shares and at_once:
         _start_step2(folder)
     if secure:
         return Message(_secure.masked_content(upload, device.task, rules), reply_to=message)
@@ -67,10 +75,20 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(RecordDict({"sums": MetricRecord(sums)}), reply_to=message)
 
 
+def choose(message: Message, context: Context) -> Message:
+    """The last word on which round was best: the state as of then is what the device goes by."""
+    folder = Path(_needed(context, "state"))
+    with locked(folder):
+        device = _device(context, folder)
+        device.keep_as_best(int(str(message.content.config_records["best"]["best"])))
+    return Message(RecordDict(), reply_to=message)
+
+
 def client_app() -> ClientApp:
     app = ClientApp()
     app.train(mods=[_secure.mask_if_asked])(train)
     app.evaluate()(evaluate)
+    app.query()(choose)
     return app
 
 
@@ -83,19 +101,17 @@ def _device(context: Context, folder: Path) -> Device:
     return Device.join(folder, data, task, shared_seed=_flag(context, "shared-seed"))
 
 
-def _like(device: Device, named: dict[str, Any]) -> Any:
-    """The download, in the method's own type and with the shapes it must have."""
-    example = next(iter(device.devices.downloads.values()))
-    if set(named) != set(example._fields):
-        raise UnskewError(f"The download holds {sorted(named)}, not {sorted(example._fields)}.")
-    for name, array in named.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise UnskewError(f"{name} of the download holds NaN or infinity.")
-    return type(example)(**named)
-
-
-def _transform(context: Context) -> Transform | None:
+def _transform(context: Context, noise_key: int) -> Transform | None:
+    """What stands between the method and the wire, if anything does."""
     name = str(context.node_config.get("transform", ""))
+    asked = {key.removeprefix("ldp-"): value for key, value in _ldp(context).items()}
+    if asked and name:
+        raise UnskewError("A node-config has either transform or ldp-noise, not both.")
+    if asked:
+        if "noise" not in asked:
+            raise UnskewError("A node-config with ldp-clip, ldp-norm or ldp-kind needs ldp-noise.")
+        wanted = LocalPrivacy(**asked)
+        return PrivateUploads(wanted.with_noise(asked["noise"]), noise_key)
     if not name:
         return None
     module, _, function = name.partition(":")
@@ -108,14 +124,31 @@ def _transform(context: Context) -> Transform | None:
     return found
 
 
-def _start_step2(folder: Path) -> None:
-    subprocess.Popen(
-        [sys.executable, "-m", "unskew.deploy.step2", str(folder)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def _ldp(context: Context) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, kind in _LDP_KEYS.items():
+        value = context.node_config.get(key)
+        if value is None:
+            continue
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            wanted = "a number" if kind is float else "a name in quotes"
+            raise UnskewError(f"{key} = {value!r} in the node-config must be {wanted}.")
+        found[key] = value
+    return found
+
+
+def _start_step2(folder: Path) -> subprocess.Popen[bytes]:
+    """What it has to say, should it fail, is in ``step2.log``."""
+    with private(), (folder / "step2.log").open("ab") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "unskew.deploy.step2", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
 
 
 def _needed(context: Context, key: str) -> str:
@@ -125,7 +158,10 @@ def _needed(context: Context, key: str) -> str:
 
 
 def _flag(context: Context, key: str) -> bool:
-    return bool(context.node_config.get(key, False))
+    value = context.node_config.get(key, _FLAGS[key])
+    if not isinstance(value, bool):
+        raise UnskewError(f"{key} = {value!r} in the node-config must be true or false.")
+    return value
 
 
 app = client_app()

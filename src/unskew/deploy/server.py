@@ -3,6 +3,9 @@
 A round takes in every upload that is right and names the node of every one that is not. A node that
 does not answer costs the round its contribution. Too few nodes: the server waits and says for what,
 then stops; started again with the same state folder it goes on after the last complete round.
+
+Every message names the best round so far, by the validation NDCG@10 that nodes report when they are
+evaluated; a last one does so after the last round. Nodes keep their state as of that round.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.serverapp import Grid, ServerApp
 
 from unskew.deploy import _secure
-from unskew.deploy._checkpoint import ServerFiles
+from unskew.deploy._checkpoint import ServerFiles, best_round
+from unskew.deploy._owners import settle
+from unskew.deploy._replies import mean_of, read_arrays, read_sums
 from unskew.deploy._robust import robust_sum
 from unskew.deploy._task import read_run_config
 from unskew.deploy._wire import (
@@ -29,6 +34,7 @@ from unskew.deploy._wire import (
     add,
     all_of,
     no_sum,
+    only,
     read_each,
     read_sum,
     shape_of,
@@ -54,8 +60,10 @@ class Conductor:
             raise UnskewError('The run-config must name the server\'s state folder: state="...".')
         self._files = ServerFiles(Path(folder), self._task)
         server, _ = self._method.init(1, self._task.n_items, self._task.seed)
+        self._owners = np.zeros(0, np.int64)
         if self._method.aggregation == "individual":  # their servers keep something per user
             server, _ = self._method.init(self._task.n_users, self._task.n_items, self._task.seed)
+            self._owners = self._files.owners(self._task.n_users)
         self._round, self._server, self._rows = self._files.load(server)
 
     def run(self) -> None:
@@ -73,6 +81,7 @@ class Conductor:
             failed += 1
             if failed == _ATTEMPTS:
                 return self._stop(f"{_ATTEMPTS} times no node sent an upload that could be used")
+        self._name_best()
         self._stop("all rounds played")
 
     def _play(self, nodes: list[int]) -> bool:
@@ -87,11 +96,11 @@ class Conductor:
         self._server, self._round = self._method.aggregate(self._server, total), round
         row = {"round": round, "seconds": time.monotonic() - began, "nodes": len(nodes), **report}
         self._rows.append(row)
-        self._files.save(round, self._server, self._rows)
+        self._save()
         rounds, every = self._method.config.rounds, self._rules.evaluate_every
         if every >= 0 and (round == rounds or (every and round % every == 0)):
             row |= self._evaluate(round, nodes)
-            self._files.save(round, self._server, self._rows)
+            self._save()
         log.info("Round %d of %d: %d of %d nodes", round, rounds, row["accepted"], len(nodes))
         return True
 
@@ -100,16 +109,18 @@ class Conductor:
     ) -> tuple[UploadSum | Uploads | None, dict[str, Any]]:
         limits = Limits(self._rules.max_norm, self._rules.max_weight)
         individual, robust = self._method.aggregation == "individual", self._rules.robust
-        total, sums, each = no_sum(shape), list[NodeSum](), list[Uploads]()
+        total, sums, each = no_sum(shape), list[NodeSum](), dict[int, Uploads]()
         rejected, accepted, received = dict[str, str](), 0, 0
-        message = self._content(round)
+        message, cohort = self._content(round), self._task.cohort_of(round)
         for node, reply in self._ask("train", round, dict.fromkeys(nodes, message)):
             try:
-                named = _arrays(reply)
+                named = read_arrays(reply)
                 received += sum(array.nbytes for array in named.values())
                 if individual:
-                    each.append(read_each(named, shape, limits))
-                    self._check_users(each)
+                    part = read_each(named, shape, limits)
+                    if not np.isin(part.users, cohort).all():
+                        raise Rejected("it speaks for users whose turn it is not")
+                    each[node] = part
                 elif robust == "none":
                     total = add(total, read_sum(named, shape, limits))
                 else:
@@ -123,10 +134,23 @@ class Conductor:
         if not accepted:
             return None, report
         if individual:
-            return all_of(each, shape), report
+            own = self._own(round, each, rejected)
+            report["accepted"] = len(own)
+            return (all_of(own, shape) if own else None), report
         if robust != "none":
-            total = robust_sum(sums, shape, robust, self._rules.trim)
+            total = robust_sum(sums, shape, robust, self._rules.trim, self._rules.max_weight)
         return total, report
+
+    def _own(self, round: int, each: dict[int, Uploads], rejected: dict[str, str]) -> list[Uploads]:
+        """What each node says of its own users; where it speaks for others it is not heard."""
+        claims = {node: part.users for node, part in each.items()}
+        self._owners, holds = settle(self._owners, claims)
+        for node, hold in holds.items():
+            if not hold.all():
+                rejected[str(node)] = f"{int((~hold).sum())} of its users are claimed by others too"
+                log.warning("Round %d: node %d: %s", round, node, rejected[str(node)])
+        heard = [node for node, hold in holds.items() if hold.any() or not len(hold)]
+        return [only(each[node], holds[node]) for node in heard]
 
     def _secure_round(
         self, round: int, nodes: list[int], shape: Shape
@@ -140,15 +164,15 @@ class Conductor:
 
     def _evaluate(self, round: int, nodes: list[int]) -> dict[str, Any]:
         """Means of the metrics over all users of all nodes that answer, from sums alone."""
-        sums: dict[str, list[float]] = {}
+        answers, n_users = {}, self._task.n_users
         for node, reply in self._ask("evaluate", round, dict.fromkeys(nodes, RecordDict())):
             try:
-                for name, pair in _sums(reply).items():
-                    known = sums.setdefault(name, [0.0, 0.0])
-                    sums[name] = [known[0] + pair[0], known[1] + pair[1]]
+                answers[node] = read_sums(reply, n_users)
             except Rejected as error:
                 log.warning("Round %d: metrics of node %d rejected: %s", round, node, error)
-        means = {name: total / count for name, (total, count) in sums.items() if count}
+        means, refused = mean_of(answers, n_users)
+        for node in refused:
+            log.warning("Round %d: metrics of node %d rejected: too many users", round, node)
         log.info(
             "Round %d: validation NDCG@10 %.4f, test NDCG@10 %.4f",
             round,
@@ -156,6 +180,16 @@ class Conductor:
             means.get("test.ndcg@10", float("nan")),
         )
         return {"metrics": means}
+
+    def _name_best(self) -> None:
+        """Say once more which round was best, unless nodes were told of no other than the last."""
+        best = best_round(self._rows)
+        if sum("metrics" in row for row in self._rows) > 1:
+            log.info("The best round on validation is %d", best)
+            content = RecordDict({"best": ConfigRecord({"best": best})})
+            nodes = list(self._grid.get_node_ids())
+            for _ in self._ask("query", self._round, dict.fromkeys(nodes, content)):
+                pass
 
     def _ask(
         self, kind: str, round: int, contents: dict[int, RecordDict]
@@ -214,42 +248,11 @@ class Conductor:
         download = self._download()
         arrays = zip(download._fields, download, strict=True)
         record = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays})
-        return RecordDict({"download": record, "round": ConfigRecord({"round": round})})
+        about = ConfigRecord({"round": round, "best": best_round(self._rows)})
+        return RecordDict({"download": record, "round": about})
 
-    def _check_users(self, each: list[Uploads]) -> None:
-        """No node speaks for a user of another one, or for one the federation does not have."""
-        fresh, known = each[-1].users, [part.users for part in each[:-1]]
-        strange = np.any(fresh >= self._task.n_users)
-        if strange or (known and np.isin(fresh, np.concatenate(known)).any()):
-            each.pop()
-            raise Rejected("it speaks for users that are not its own")
-
-
-def _arrays(reply: Message) -> dict[str, Any]:
-    records = reply.content.array_records
-    if set(records) != {"upload"} or len(reply.content) != 1:
-        raise Rejected(f"the reply holds {', '.join(sorted(reply.content)) or 'nothing'}")
-    try:
-        named = {name: array.numpy() for name, array in records["upload"].items()}
-    except Exception as error:  # what a hostile node can put into an array is not for us to list
-        raise Rejected(f"an array cannot be read ({type(error).__name__})") from None
-    if not all(isinstance(array, np.ndarray) for array in named.values()):
-        raise Rejected("an array is none")
-    return named
-
-
-def _sums(reply: Message) -> dict[str, tuple[float, float]]:
-    if set(reply.content) != {"sums"} or "sums" not in reply.content.metric_records:
-        raise Rejected(f"the reply holds {', '.join(sorted(reply.content)) or 'nothing'}")
-    found = {}
-    for name, pair in reply.content.metric_records["sums"].items():
-        if not isinstance(pair, list) or len(pair) != 2 or not np.isfinite(pair).all():
-            raise Rejected(f"{name} is not a sum and a count")
-        total, count = float(pair[0]), float(pair[1])
-        if not 0 <= total <= count * (1 + 1e-9):
-            raise Rejected(f"{name} is outside what {count:g} users can have")
-        found[str(name)] = (total, count)
-    return found
+    def _save(self) -> None:
+        self._files.save(self._round, self._server, self._rows, self._owners)
 
 
 def main(grid: Grid, context: Context) -> None:

@@ -184,10 +184,11 @@ class FedRefit:
 
 
 def _orthonormal(S: Float64) -> Float32:
-    """The columns of S made orthonormal; those that depend on the others become zero."""
+    """The columns of S made orthonormal; those that depend on the others, but for the rounding of
+    float32 uploads, become zero."""
     Q, R = np.linalg.qr(S)
     size = np.abs(np.diag(R))
-    kept: Float64 = Q * (size > 1e-9 * size.max(initial=0))
+    kept: Float64 = Q * (size > 1e-6 * size.max(initial=0))
     return kept.astype(np.float32)
 
 

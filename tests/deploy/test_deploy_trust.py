@@ -1,0 +1,255 @@
+"""What a node does not do for a server, what a server does not take from a node, and whose state,
+noise and users are whose."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from deploy_samples import EVERYONE, Twin, distance, simulated, task_of, write_nodes
+
+pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
+
+from deploy_grid import federation
+from flwr.app import Context, Message, MetricRecord, RecordDict
+
+from unskew.deploy._checkpoint import ServerFiles, read_model, read_rows
+from unskew.deploy._data import of_users, write_node_data
+from unskew.deploy._device import Device
+from unskew.deploy._owners import settle
+from unskew.deploy._replies import mean_of, read_sums
+from unskew.deploy._wire import Rejected, read_download
+from unskew.deploy.server import Conductor
+from unskew.methods import create
+from unskew.types import Split, UnskewError, Upload
+
+USERS, ITEMS = 8, 25
+
+
+def _download(method: str, **leaves: Any) -> dict[str, Any]:
+    built = create(method)
+    server, _ = built.init(USERS, ITEMS, 0)
+    named: dict[str, Any] = built.download(server)._asdict()
+    return named | leaves
+
+
+def _f32(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("method", "leaves"),
+    [
+        ("fedmf", {"Q": _f32(5, 16)}),
+        ("fedmf", {"Q": _f32(ITEMS, 8)}),
+        ("fedmf", {"Q": np.zeros((ITEMS, 16))}),
+        ("fedmf", {"Q": np.full((ITEMS, 16), np.nan, np.float32)}),
+        ("fedmf", {"Q": "Q"}),
+        ("fedmf", {"more": _f32(1)}),
+        ("fedncf", {"mlp": _f32(3)}),
+        ("fedrefit", {"V": _f32(ITEMS, 7)}),
+        ("fedrefit", {"V": _f32(5, 0)}),
+        ("fedrefit", {"step": np.zeros(1, np.int64)}),
+        ("gpfedrec", {"entries": np.zeros((1, ITEMS * 8), np.int32)}),
+        ("pfedgraph", {"users": np.zeros(3, np.int64)}),
+        ("pfedgraph", {"users": np.array(3)}),
+    ],
+)
+def test_a_download_of_another_shape_is_refused(method: str, leaves: dict[str, Any]) -> None:
+    read_download(create(method), _download(method), USERS, ITEMS)
+    with pytest.raises(UnskewError, match="download"):
+        read_download(create(method), _download(method, **leaves), USERS, ITEMS)
+
+
+def test_downloads_that_a_method_itself_makes_differ_over_the_rounds() -> None:
+    refit = create("fedrefit")
+    whole = refit.init(1, ITEMS, 0)[0]._asdict()
+    assert read_download(refit, whole, USERS, ITEMS).V.shape == (ITEMS, 2 * ITEMS + 1)
+    for n, fits in ((3, True), (USERS, True), (USERS + 1, False)):
+        lists = {"users": np.zeros(n, np.int64), "entries": np.zeros((n, ITEMS * 8), np.int32)}
+        named = _download("pfedgraph", **lists, scale=_f32(n, -(-ITEMS * 16 // 64)))
+        if fits:
+            assert len(read_download(create("pfedgraph"), named, USERS, ITEMS).users) == n
+        else:
+            with pytest.raises(UnskewError, match="users of the download has shape"):
+                read_download(create("pfedgraph"), named, USERS, ITEMS)
+
+
+def test_a_node_trains_on_no_download_that_is_too_small(tmp_path: Path, tiny_split: Split) -> None:
+    grid, context = federation(tmp_path, tiny_split, task_of(tiny_split, "fedmf", EVERYONE))
+    conductor = Conductor(grid, context)
+    conductor._server = conductor._server._replace(Q=conductor._server.Q[:5])
+    assert not list(conductor._ask("train", 1, {1: conductor._content(1)}))
+    assert "Q of the download has shape (5, 8)" in grid.errors[0]
+    assert Device.open(tmp_path / "state-1").progress.round == 0
+
+
+def test_a_state_belongs_to_the_users_it_was_made_for(tmp_path: Path, tiny_split: Split) -> None:
+    task = task_of(tiny_split, "pfedclr", EVERYONE)
+    twin = Twin(tmp_path, tiny_split, task, 3)
+    twin.play(1, [0, 1, 2])
+    state = tmp_path / "state-1"
+    with pytest.raises(UnskewError, match="other users"):
+        Device.join(state, twin.data[1], task, shared_seed=True)
+    with pytest.raises(UnskewError, match="other users"):
+        Device.open(state, twin.data[1])
+    # The same users with an interaction more, in another folder: that is what is trained on.
+    node = twin.device(0).data
+    train = node.split.train
+    longer = train._replace(indptr=np.append(train.indptr[:-1], train.indptr[-1] + 1))
+    longer = longer._replace(items=np.append(train.items, train.items[-1]))
+    object.__setattr__(node.split, "train", longer)
+    write_node_data(tmp_path / "moved", node)
+    shutil.rmtree(twin.data[0])
+    moved = Device.join(state, tmp_path / "moved", task, shared_seed=True)
+    assert moved.progress.round == 1
+    assert len(moved.data.split.train.items) == len(train.items) + 1
+    assert len(Device.open(state).data.split.train.items) == len(train.items) + 1
+
+
+def test_a_round_is_answered_once(tmp_path: Path, tiny_split: Split) -> None:
+    """Two answers under the same noise would be the difference of two uploads without any."""
+    task = task_of(tiny_split, "fedmf", EVERYONE)
+    twin = Twin(tmp_path, tiny_split, task, 1)
+    random = np.random.default_rng(0)
+
+    def fresh_noise(upload: Upload, _: Any) -> Upload:
+        values = upload.rows.values + random.normal(size=upload.rows.values.shape)
+        return upload._replace(rows=upload.rows._replace(values=values.astype(np.float32)))
+
+    start = twin.method.download(twin.server)
+    first = twin.device(0).step1(1, start, fresh_noise)
+    again = twin.device(0).step1(1, start, fresh_noise)
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    other = start._replace(Q=start.Q + np.float32(1e-6))
+    with pytest.raises(UnskewError, match="no second time"):
+        twin.device(0).step1(1, other, fresh_noise)
+    twin.device(0).step1(3, other, fresh_noise)
+    for round in (1, 2, 3):
+        with pytest.raises(UnskewError, match="no second time"):
+            twin.device(0).step1(round, start, fresh_noise)
+    assert twin.device(0).progress.round == 3
+
+
+def test_only_the_owner_sees_a_devices_files(tmp_path: Path, tiny_split: Split) -> None:
+    task = task_of(tiny_split, "pfedclr", f"{EVERYONE} rounds=1")
+    Conductor(*federation(tmp_path, tiny_split, task)).run()
+    for name in ("data-1", "state-1"):
+        files = [path for path in (tmp_path / name).iterdir() if ".tmp" not in path.name]
+        assert len(files) >= 2
+        for path in (tmp_path / name, *files):
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_what_step_2_says_is_kept(tmp_path: Path, tiny_split: Split) -> None:
+    from unskew.deploy.client import _start_step2
+
+    data = write_nodes(tmp_path, tiny_split, 3)
+    Device.join(tmp_path / "s", data[0], task_of(tiny_split, "fedmf"), shared_seed=True)
+    shutil.rmtree(data[0])
+    _start_step2(tmp_path / "s").wait(300)
+    log = tmp_path / "s" / "step2.log"
+    assert "holds no node data" in log.read_text()
+    assert log.stat().st_mode & 0o077 == 0
+
+
+def test_users_stay_with_the_node_that_first_spoke_for_them() -> None:
+    nobody = np.zeros(6, np.int64)
+    huge = 2**64 - 5  # Flower's numbers are unsigned
+    owners, holds = settle(nobody, {huge: np.array([0, 1, 2]), 7: np.array([2, 3])})
+    assert holds[huge].tolist() == [True, True, False]  # both say 2 is theirs: neither is heard
+    assert holds[7].tolist() == [False, True]
+    owners, holds = settle(owners, {9: np.array([0, 3, 5]), huge: np.array([0, 2])})
+    assert holds[9].tolist() == [False, False, True]
+    assert holds[huge].tolist() == [True, True]
+    assert not nobody.any()
+
+
+def test_a_node_cannot_take_over_another_nodes_users(tmp_path: Path, tiny_split: Split) -> None:
+    """Node 3 has node 1's data. It comes late, and again after the server was restarted."""
+    task = task_of(tiny_split, "pfedgraph", f"{EVERYONE} aggregated=1")
+    thief = {3: {"data": str(tmp_path / "data-1")}}
+    grid, context = federation(tmp_path, tiny_split, task, thief, round_timeout=1.0)
+    grid.silent = {3}
+    conductor = Conductor(grid, context)
+    assert conductor._play([1, 2, 3])
+    grid.silent = set()
+    assert Conductor(grid, context)._play([3, 1, 2])
+    row = read_rows(tmp_path / "server")[1]
+    own = len(Device.open(tmp_path / "state-1").data.users)
+    assert row["rejected"] == {"3": f"{own} of its users are claimed by others too"}
+    assert row["accepted"] == 2
+    twin = Twin(tmp_path / "twin", tiny_split, task, 3)
+    for round in (1, 2):
+        twin.play(round, [0, 1])
+    assert distance(read_model(tmp_path / "server", twin.server)[1], twin.server) < 1e-6
+
+
+def test_a_node_speaks_for_users_whose_turn_it_is(tmp_path: Path, tiny_split: Split) -> None:
+    task = task_of(tiny_split, "pfedgraph", "rounds=1 local_epochs=1 dim=8 participation=0.5")
+    grid, context = federation(tmp_path, tiny_split, task)
+    eager = dict(grid._contexts[2].run_config)
+    eager["settings"] = str(eager["settings"]).replace("0.5", "1")
+    grid._contexts[2] = Context(1, 2, grid._contexts[2].node_config, RecordDict(), eager)
+    assert Conductor(grid, context)._play([1, 2, 3])
+    rejected = read_rows(tmp_path / "server")[0]["rejected"]
+    assert rejected == {"2": "it speaks for users whose turn it is not"}
+
+
+def _reply(**sums: Any) -> Message:
+    named = {name.replace("_at_", "@").replace("_", "."): pair for name, pair in sums.items()}
+    record = RecordDict({"sums": MetricRecord(named)})
+    return Message(record, dst_node_id=1, message_type="evaluate")
+
+
+def test_only_metrics_of_users_that_exist_are_taken() -> None:
+    good = {"test.ndcg@10": (3.0, 6), "validation.hr@5": (1.0, 4)}
+    assert read_sums(_reply(test_ndcg_at_10=[3.0, 6.0], validation_hr_at_5=[1.0, 4.0]), 8) == good
+    for wrong, reason in (
+        ({"test_fame_at_10": [3.0, 6.0]}, "no metric"),
+        ({"test_ndcg_at_10": [3.0, 9.0]}, "of 9 users; the federation has 8"),
+        ({"test_ndcg_at_10": [0.1, 0.5]}, "of 0.5 users"),
+        ({"test_ndcg_at_10": [7.0, 6.0]}, "outside"),
+        ({"test_ndcg_at_10": [float("nan"), 6.0]}, "not a sum and a count"),
+    ):
+        with pytest.raises(Rejected, match=reason):
+            read_sums(_reply(**wrong), 8)
+    answers = {1: {"test.hr@5": (1.0, 3)}, 2: {"test.hr@5": (8.0, 8)}, 3: {"test.hr@5": (2.0, 5)}}
+    assert mean_of(answers, 8) == ({"test.hr@5": 3 / 8}, [2])  # all eight users are accounted for
+
+
+def test_a_federation_can_go_on_for_longer(tmp_path: Path, tiny_split: Split) -> None:
+    task = task_of(tiny_split, "fedmf", "rounds=2 local_epochs=1 dim=8")
+    Conductor(*federation(tmp_path, tiny_split, task)).run()
+    longer = task_of(tiny_split, "fedmf", "dim=8 local_epochs=1 rounds=3")
+    Conductor(*federation(tmp_path, tiny_split, longer)).run()
+    state = simulated(longer, tiny_split, 3)
+    round, server = read_model(tmp_path / "server", state.server)
+    assert round == 3
+    assert distance(server, state.server) < 1e-6
+    assert Device.open(tmp_path / "state-1").task == longer
+    with pytest.raises(UnskewError, match="another federation"):
+        ServerFiles(tmp_path / "server", task_of(tiny_split, "fedmf", "rounds=3 dim=4"))
+
+
+@pytest.mark.parametrize("key", ["shared-seed", "require-secure", "step2-at-once"])
+def test_a_flag_is_true_or_false_and_nothing_else(
+    tmp_path: Path, tiny_split: Split, key: str
+) -> None:
+    task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=1")
+    grid, context = federation(tmp_path, tiny_split, task, {2: {key: "false"}})
+    Conductor(grid, context).run()
+    assert f"{key} = 'false' in the node-config must be true or false" in grid.errors[0]
+    assert read_rows(tmp_path / "server")[0]["accepted"] == 2
+
+
+def test_more_users_in_the_data_are_refused(tmp_path: Path, tiny_split: Split) -> None:
+    task = task_of(tiny_split, "fedmf", EVERYONE)
+    twin = Twin(tmp_path, tiny_split, task, 3)
+    twin.play(1, [0, 1, 2])
+    write_node_data(tmp_path / "more", of_users(tiny_split, np.arange(20)))
+    with pytest.raises(UnskewError, match="other users"):
+        Device.join(tmp_path / "state-1", tmp_path / "more", task, shared_seed=True)
