@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import conformance
 from unskew.engine import Federation
 from unskew.kernels import empty_sum, fold
+from unskew.methods.fedrefit import _orthonormal
 from unskew.types import Cohort, Ragged, Split, UnskewError
 
 SETTINGS: dict[str, Any] = {"dim": 6, "space_rounds": 2, "rounds": 6}
