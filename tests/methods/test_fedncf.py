@@ -10,7 +10,6 @@ import pytest
 from unskew.engine import Federation, select
 from unskew.kernels import draw_samples
 from unskew.kernels.mlp import score_mlp
-from unskew.kernels.network import mlp_size
 from unskew.methods.fedncf import Config, FedNCF, initial_mlp
 from unskew.rng import Purpose
 from unskew.types import Cohort, Rows, Split, UnskewError, Upload
@@ -158,7 +157,7 @@ def test_two_rounds_are_what_pytorch_computes(settings: dict[str, Any], tiny_spl
 
 def test_the_network_has_the_published_shape_and_starts_as_torch_starts_it() -> None:
     """2d -> d -> d/2 -> 1: 673 numbers for d = 16, each within 1 / sqrt(inputs)."""
-    assert mlp_size(16) == (32 * 16 + 16) + (16 * 8 + 8) + (8 + 1)
+    assert len(initial_mlp(16, 0)) == (32 * 16 + 16) + (16 * 8 + 8) + (8 + 1)
     mlp = initial_mlp(16, SEED)
     for part, inputs in zip(np.split(mlp, (528, 664)), (32, 16, 8), strict=True):
         assert np.abs(part).max() <= inputs**-0.5
@@ -174,7 +173,7 @@ def test_only_items_and_network_leave_the_device(tiny_split: Split) -> None:
     lists = (select(tiny_split.train, users), select(tiny_split.excluded, users))
     cohort = Cohort(users, *lists, tiny_split.n_items, SEED, 1)
     after, upload, _ = method.local(server, private, cohort)
-    assert upload.dense.shape == (4, mlp_size(8))
+    assert upload.dense.shape == (4, len(initial_mlp(8, 0)))
     np.testing.assert_array_equal(upload.dense, after.mlp - server.mlp)
     assert upload.rows.values.shape[1] == 8
     assert (after.p != private.p).all()

@@ -29,11 +29,6 @@ def mlp_layers(dim: int) -> tuple[tuple[int, int], ...]:
     return ((2 * dim, dim), (dim, dim // 2), (dim // 2, 1))
 
 
-def mlp_size(dim: int) -> int:
-    """How many numbers the network has, biases included."""
-    return sum((inputs + 1) * outputs for inputs, outputs in mlp_layers(dim))
-
-
 @jit
 def _add_four(
     out: Float32,
