@@ -15,7 +15,7 @@ def write_file(path: Path, write: Callable[[Any], object]) -> None:
     if path.is_dir():
         raise UnskewError(f"{path} is a folder; give the name of a file.")
     try:
-        write_atomically(path, lambda file: _ignore(write(file)))
+        write_atomically(path, write)
     except OSError as error:
         reason = error.strerror or error
         raise UnskewError(f"{path} cannot be written ({reason}); choose another place.") from None
@@ -34,7 +34,3 @@ def fill_table(page: Path, table: str) -> None:
         raise UnskewError(f"{page} has no <!-- table:begin --> and <!-- table:end --> marks.")
     head = comment.partition("-->")[0]
     write_text(page, f"{before}{begin}{head}-->\n{table}\n{end}{after}")
-
-
-def _ignore(_: object) -> None:
-    return None

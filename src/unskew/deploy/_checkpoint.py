@@ -51,7 +51,7 @@ class ServerFiles:
     def save(self, round: int, server: Any, rows: list[dict[str, Any]], owners: Int64) -> None:
         # The rows first: a crash in between leaves a row too many, which loading drops.
         text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        write_atomically(self._folder / "rounds.jsonl", lambda file: _nothing(file.write(text)))
+        write_atomically(self._folder / "rounds.jsonl", lambda file: file.write(text))
         named = dict(zip(server._fields, server, strict=True))
         named |= {"round": np.array([round]), "owners": owners}
         write_tensors(self._folder / "server.safetensors", whole(named), STATE, VERSION)
@@ -81,7 +81,3 @@ def best_round(rows: list[dict[str, Any]]) -> int:
     found = {row["round"]: row.get("metrics", {}).get("validation.ndcg@10") for row in rows}
     known = {round: figure for round, figure in found.items() if figure is not None}
     return max(known, key=lambda round: known[round], default=0)
-
-
-def _nothing(_: object) -> None:
-    return None

@@ -40,7 +40,7 @@ class Tensor(NamedTuple):
         return np.concatenate(self.parts).reshape(self.shape) if len(self.parts) else np.empty(0)
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file so that at any moment the old or the new one is there, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -68,7 +68,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(path, lambda file: _ignore(file.write(text.encode())))
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def read_json(path: Path, format: str, version: int) -> dict[str, Any]:
@@ -135,7 +135,3 @@ def checksum(tensors: Iterable[Tensor]) -> str:
         for part in tensor.parts:
             digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()
-
-
-def _ignore(_: object) -> None:
-    return None
