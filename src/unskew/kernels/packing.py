@@ -60,8 +60,11 @@ def _unpack(
         narrow = entries[users[c]].view(np.int16)
         for group in range(low // GROUP, (low + n - 1) // GROUP + 1):
             step = scale[users[c], group]
-            for k in range(max(group * GROUP, low), min((group + 1) * GROUP, low + n)):
-                out[c, k - low] = step * np.float32(narrow[k])
+            first = max(group * GROUP, low)
+            source = narrow[first : min((group + 1) * GROUP, low + n)]
+            target = out[c, first - low :]
+            for k in range(len(source)):
+                target[k] = step * np.float32(source[k])
 
 
 def pack(packed: Packed, tile: int, values: Float32) -> None:
