@@ -20,6 +20,8 @@ GROUP = 64
 TILE = 16 * GROUP
 """Columns to work on at a time."""
 _MOST = 32767.0
+_WHOLE = np.float32(1.5 * 2**23)
+_LANES = 8
 
 
 class Packed(NamedTuple):
@@ -35,20 +37,38 @@ def empty_packed(n_users: int, columns: int) -> Packed:
 
 
 @jit
+def _largest(values: Float32, lanes: Float32) -> np.float32:
+    """The largest size of an entry; in lanes, since LLVM may not re-order a chain of maxima."""
+    lanes[:] = 0.0
+    whole = len(values) // _LANES * _LANES
+    for first in range(0, whole, _LANES):
+        some = values[first : first + _LANES]
+        for lane in range(_LANES):
+            size = abs(some[lane])
+            lanes[lane] = size if size > lanes[lane] else lanes[lane]
+    largest = np.float32(0.0)
+    for lane in range(_LANES):
+        largest = max(largest, lanes[lane])
+    for k in range(whole, len(values)):
+        largest = max(largest, abs(values[k]))
+    return largest
+
+
+@jit
 def _pack(block: Int64, values: Float32, low: int, entries: Int32, scale: Float32) -> None:
     n = values.shape[1]
+    lanes = np.empty(_LANES, np.float32)
     for u in block:
         narrow = entries[u].view(np.int16)
         for first in range(0, n, GROUP):
-            last = min(first + GROUP, n)
-            largest = np.float32(0.0)
-            for k in range(first, last):
-                largest = max(largest, abs(values[u, k]))
-            step = largest / np.float32(_MOST)
+            mine = values[u, first : min(first + GROUP, n)]
+            step = _largest(mine, lanes) / np.float32(_MOST)
             back = np.float32(1.0) / step if step > 0 else np.float32(0.0)
             scale[u, (low + first) // GROUP] = step
-            for k in range(first, last):
-                narrow[low + k] = np.int16(np.rint(values[u, k] * back))
+            target = narrow[low + first : low + first + len(mine)]
+            for k in range(len(mine)):
+                # Adding and taking away 1.5 x 2^23 rounds to the nearest whole number.
+                target[k] = np.int16((mine[k] * back + _WHOLE) - _WHOLE)
 
 
 @jit
