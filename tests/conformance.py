@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unskew.engine import Federation, select
+from unskew.engine import Federation, kept_download, select
 from unskew.kernels import draw_samples, empty_sum, fold, set_threads
 from unskew.methods import METHODS, create, parse_settings
 from unskew.types import Cohort, Int64, Rows, Split, UnskewError, Upload, Uploads
@@ -339,6 +339,8 @@ def check_scores(case: Case) -> None:
     for user in users[:5]:
         alone = case.method.score(download, case.devices.take(np.array([user])))
         np.testing.assert_array_equal(alone, scores[user : user + 1])
+    kept = kept_download(case.method, download)
+    np.testing.assert_array_equal(case.method.score(kept, case.devices.take(users)), scores)
 
 
 def check_folding_in_newcomers(case: Case) -> None:
@@ -354,6 +356,8 @@ def check_folding_in_newcomers(case: Case) -> None:
     one = method.fold_in(download, of_client(fresh, 3), case.cohort(users[3:4]))
     assert_same_bits(leaves(one), leaves(of_client(folded, 3)))
     assert np.isfinite(method.score(download, folded)).all()
+    kept = method.fold_in(kept_download(method, download), fresh, case.cohort(users))
+    assert_same_bits(leaves(kept), leaves(folded))
 
 
 NONSENSE: dict[str, tuple[Any, ...]] = {

@@ -2,7 +2,14 @@
 
 from unskew.engine._checkpoint import Checkpoints, model_checksum, server_tensors
 from unskew.engine._devices import Devices, select
-from unskew.engine._federation import CHUNK, Federation, State, Transform, draw_cohort
+from unskew.engine._federation import (
+    CHUNK,
+    Federation,
+    State,
+    Transform,
+    draw_cohort,
+    kept_download,
+)
 from unskew.engine._files import (
     Tensor,
     checksum,
@@ -27,6 +34,7 @@ __all__ = [
     "Transform",
     "checksum",
     "draw_cohort",
+    "kept_download",
     "model_checksum",
     "read_json",
     "read_tensors",

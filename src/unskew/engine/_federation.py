@@ -73,7 +73,7 @@ class Federation:
     def start(self) -> State:
         """The federation before its first round, every client with the initial model."""
         server, private = self.method.init(self.split.n_users, self.split.n_items, self.seed)
-        devices = Devices(private, self.method.download(server))
+        devices = Devices(private, kept_download(self.method, self.method.download(server)))
         board = Scoreboard(self.split)
         for users in self._chunks(np.arange(self.split.n_users)):
             board.update(users, self.method.score(devices.downloads[0], devices.take(users)))
@@ -97,7 +97,7 @@ class Federation:
         round = state.round + 1
         users = self.cohort_of(round)
         download = self.method.download(state.server)
-        state.devices.remember(state.round, download)
+        state.devices.remember(state.round, kept_download(self.method, download))
         chunks = list(self._chunks(users, self._lanes()))
         unread = unread_leaves(self.method, round)
         server_side = _ServerSide(self.method.aggregation, self.split.n_items)
@@ -284,6 +284,12 @@ def download_bytes(method: Method, download: Any) -> int:
     """Bytes one client receives: the whole download, unless the method sends each its own part."""
     own = getattr(method, "download_bytes", None)
     return int(own(download)) if own else sum(array.nbytes for array in download)
+
+
+def kept_download(method: Method, download: Any) -> Any:
+    """What of a download a device still needs once the round is over."""
+    own = getattr(method, "kept", None)
+    return own(download) if own else download
 
 
 def unread_leaves(method: Method, round: int) -> Collection[str]:

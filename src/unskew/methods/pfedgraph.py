@@ -86,7 +86,7 @@ class PFedGraph:
         Q = _training.initial_items(n_items, d, seed)
         p, nothing = _training.initial_users(n_users, d, seed), Rows.empty(n_users, d)
         private = Private(np.arange(n_users), p, nothing)
-        return Server(Q, np.zeros(0, np.int64), *empty_packed(0, Q.size)), private
+        return _nobodys(Q), private
 
     def download(self, server: Server) -> Server:
         return server
@@ -95,6 +95,10 @@ class PFedGraph:
         """On average: a client is given a table if it sent its own in the round before."""
         share = self.config.participation * self.config.aggregated
         return int(download.Q.nbytes * share) if len(download.users) else download.Q.nbytes
+
+    def kept(self, download: Server) -> Server:
+        """A client's aggregate has become its own table: only the common start is needed later."""
+        return _nobodys(download.Q)
 
     def local(
         self, download: Server, private: Private, cohort: Cohort
@@ -135,6 +139,11 @@ class PFedGraph:
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
         start = _training.ItemServer(download.Q)
         return private._replace(p=_training.fold_in(self.config, start, private.p, cohort))
+
+
+def _nobodys(Q: Float32) -> Server:
+    """The common start alone, no aggregates."""
+    return Server(Q, np.zeros(0, np.int64), *empty_packed(0, Q.size))
 
 
 def collaboration(updates: Float32, shares: Float64, evenness: float) -> Float64:
