@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from conftest import cut_down
-from unskew.experiments._tune import Dimension, default_space, parse_space
+from unskew.experiments._space import Dimension, default_space, parse_space
 from unskew.methods import METHODS, create
 from unskew.types import Interactions, UnskewError
 

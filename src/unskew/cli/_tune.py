@@ -17,16 +17,8 @@ from unskew.cli._output import print_json, print_table, stderr, stdout
 from unskew.cli._pages import write_text
 from unskew.cli._progress import DownloadProgress
 from unskew.experiments import RunSpec
-from unskew.experiments._tune import (
-    Dimension,
-    Search,
-    Trial,
-    best_of,
-    config_text,
-    default_space,
-    import_optuna,
-    parse_space,
-)
+from unskew.experiments._space import Dimension, default_space, parse_space
+from unskew.experiments._tune import Search, Trial, best_of, config_text, import_optuna
 from unskew.experiments._tune import tune as search_settings
 from unskew.kernels import set_threads
 from unskew.report._charts import ticks

@@ -59,7 +59,9 @@ def _joined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         ]
         joined[name] = summarise(values)
     for name in _BY_SEED:
-        joined[name] = [rows[at][name][i] for _, at, i in order]
+        joined.pop(name, None)
+        if all(name in row for row in rows):
+            joined[name] = [rows[at][name][i] for _, at, i in order]
     joined["seconds_per_round"] = statistics.median(row["seconds_per_round"] for row in rows)
     joined["peak_rss_mb"] = max((row["peak_rss_mb"] or 0.0 for row in rows), default=0.0) or None
     joined["command"] = "\n".join(row["command"] for row in rows)

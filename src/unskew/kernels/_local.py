@@ -16,6 +16,7 @@ import numpy as np
 
 from unskew.kernels._arithmetic import jit, logistic_batch
 from unskew.kernels._frozen_user import add_movement, choose_nodes, frozen_user_step
+from unskew.kernels._row_vectors import score_samples, sum_samples
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
     Clients,
@@ -39,7 +40,7 @@ from unskew.kernels._steps import (
     settled,
     shuffle,
 )
-from unskew.kernels._vectors import PADDING, inner, score_samples, sum_samples
+from unskew.kernels._vectors import PADDING, inner
 from unskew.types import Cohort, Float32, Float64
 
 

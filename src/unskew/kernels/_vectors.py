@@ -1,4 +1,4 @@
-"""Vector code written as such, for the four loops that decide the speed of local training.
+"""Vector code written as such, for the loops that decide the speed of local training.
 
 A compiler must fear that arrays overlap, may not re-order sums, and so leaves these loops scalar.
 Here the order of every sum is fixed by us, in lanes of eight: the same on every machine, and as
@@ -21,16 +21,16 @@ from numba.np.arrayobj import make_array
 
 from unskew.types import Float32
 
-_LANES, _CHAINS = 8, 4
-PADDING = _LANES
+LANES, _CHAINS = 8, 4
+PADDING = LANES
 """Columns that :func:`move_rows` works on together."""
 
 
-def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+def fused_vectors(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a b + c with one rounding."""
     vector = a.type
     kind = ir.FunctionType(vector, [vector] * 3)
-    fma = get_or_insert_function(builder.module, kind, f"llvm.fma.v{_LANES}f32")
+    fma = get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
     return builder.call(fma, [a, b, c])
 
 
@@ -62,12 +62,12 @@ def _inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
         x_data, y_data = (
             make_array(signature.args[i])(context, builder, args[i]).data for i in (0, 1)
         )
-        vector = ir.VectorType(ir.FloatType(), _LANES)
-        zero = ir.Constant(vector, [0.0] * _LANES)
+        vector = ir.VectorType(ir.FloatType(), LANES)
+        zero = ir.Constant(vector, [0.0] * LANES)
         chains = [alloca_once_value(builder, zero) for _ in range(_CHAINS)]
         tail = alloca_once_value(builder, ir.Constant(ir.FloatType(), 0.0))
         index = args[2].type
-        lanes, stride = ir.Constant(index, _LANES), ir.Constant(index, _LANES * _CHAINS)
+        lanes, stride = ir.Constant(index, LANES), ir.Constant(index, LANES * _CHAINS)
 
         def add_product(offset: Any, total: Any, kind: Any) -> None:
             a, b = (
@@ -82,7 +82,7 @@ def _inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
         with for_range(builder, strides) as loop:
             for chain in range(_CHAINS):
                 offset = builder.mul(loop.index, stride)
-                offset = builder.add(offset, ir.Constant(index, chain * _LANES))
+                offset = builder.add(offset, ir.Constant(index, chain * LANES))
                 add_product(offset, chains[chain], vector)
         done = builder.mul(strides, stride)
         vectors = builder.sdiv(builder.sub(args[2], done), lanes)
@@ -96,7 +96,7 @@ def _inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
         first, second, third, fourth = (builder.load(chain) for chain in chains)
         lanes_sum = builder.fadd(builder.fadd(first, second), builder.fadd(third, fourth))
         total = builder.load(tail)
-        for lane in range(_LANES):
+        for lane in range(LANES):
             value = builder.extract_element(lanes_sum, ir.Constant(ir.IntType(32), lane))
             total = builder.fadd(total, value)
         return total
@@ -130,12 +130,12 @@ def _move_rows(
     del typing_context
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vector = ir.VectorType(ir.FloatType(), _LANES)
+        vector = ir.VectorType(ir.FloatType(), LANES)
         arrays = [make_array(signature.args[i])(context, builder, args[i]) for i in range(6)]
         Q, z, pull, root, size, floor = (array.data for array in arrays)
         dims, columns = unpack_tuple(builder, arrays[0].shape, 2)
         first, n, index = args[6], args[7], args[7].type
-        ones = ir.Constant(vector, [1.0] * _LANES)
+        ones = ir.Constant(vector, [1.0] * LANES)
 
         def constant(value: int) -> Any:
             return ir.Constant(index, value)
@@ -150,7 +150,7 @@ def _move_rows(
             nothing = ir.Constant(vector, ir.Undefined)
             first = ir.Constant(ir.IntType(32), 0)
             one = builder.insert_element(nothing, builder.load(builder.gep(data, [k])), first)
-            lanes = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+            lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
             return builder.shuffle_vector(one, nothing, lanes)
 
         def move(ks: list[Any]) -> None:
@@ -160,23 +160,24 @@ def _move_rows(
                 slope = builder.fadd(*sizes)
                 crossed = [builder.fmul(a, b) for a, b in zip(sizes, floors[::-1], strict=True)]
                 height = builder.fadd(*crossed)
-            blocks = builder.sdiv(builder.add(n, constant(_LANES - 1)), constant(_LANES))
+            blocks = builder.sdiv(builder.add(n, constant(LANES - 1)), constant(LANES))
             with for_range(builder, blocks) as block:
-                i = builder.add(first, builder.mul(block.index, constant(_LANES)))
+                i = builder.add(first, builder.mul(block.index, constant(LANES)))
                 root_i = at(root, i)
                 below = [builder.fadd(root_i, floor_k) for floor_k in floors]
                 if len(ks) == 2:
                     share = builder.fdiv(at(pull, i), builder.fmul(*below))
-                    factors, change = below[::-1], _fused(builder, root_i, slope, height)
+                    factors, change = below[::-1], fused_vectors(builder, root_i, slope, height)
                 else:
                     share = builder.fdiv(at(pull, i), below[0])
                     factors, change = [ones], sizes[0]
                 back = builder.fneg(share)
                 for start, factor in zip(starts, factors, strict=True):
                     where = place(Q, builder.add(start, i))
-                    moved = _fused(builder, back, factor, builder.load(where, align=4))
+                    moved = fused_vectors(builder, back, factor, builder.load(where, align=4))
                     builder.store(moved, where, align=4)
-                builder.store(_fused(builder, back, change, at(z, i)), place(z, i), align=4)
+                moved = fused_vectors(builder, back, change, at(z, i))
+                builder.store(moved, place(z, i), align=4)
 
         pairs = builder.sdiv(dims, constant(2))
         with for_range(builder, pairs) as pair:
@@ -191,157 +192,3 @@ def _move_rows(
 
 
 move_rows: Callable[..., None] = cast(Any, _move_rows)
-
-
-class _RowWalk:
-    """Vector code that visits some rows of a row-major table, given as packed samples."""
-
-    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, n: int) -> None:
-        self.builder = builder
-        arrays = [make_array(signature.args[i])(context, builder, args[i]) for i in range(n)]
-        self.data = [array.data for array in arrays]
-        self.dims = unpack_tuple(builder, arrays[0].shape, 2)[1]
-        self.index = self.dims.type
-        self.vector = ir.VectorType(ir.FloatType(), _LANES)
-
-    def number(self, value: int) -> Any:
-        return ir.Constant(self.index, value)
-
-    def place(self, data: Any, offset: Any, kind: Any) -> Any:
-        return self.builder.bitcast(self.builder.gep(data, [offset]), kind.as_pointer())
-
-    def load(self, data: Any, offset: Any, kind: Any) -> Any:
-        return self.builder.load(self.place(data, offset, kind), align=4)
-
-    def start(self, packed: Any, j: Any, first: Any) -> Any:
-        """Where the row of sample j begins: its number is the packed value without the label."""
-        number = self.load(packed, j, ir.IntType(32))
-        row = self.builder.lshr(number, ir.Constant(ir.IntType(32), 1))
-        place = self.builder.add(first, self.builder.zext(row, self.index))
-        return self.builder.mul(place, self.dims)
-
-    def strips(self, visit: Callable[[Any, Any, int], None]) -> None:
-        """Call ``visit`` with the place, kind and number of the parts of a row that are worked on
-        together: two vectors while there are two, then one, then what is left entry by entry."""
-        done = self.number(0)
-        for kind, count in ((self.vector, 2), (self.vector, 1), (ir.FloatType(), 1)):
-            size = self.number(count * (_LANES if kind is self.vector else 1))
-            times = self.builder.sdiv(self.builder.sub(self.dims, done), size)
-            with for_range(self.builder, times) as loop:
-                visit(self.builder.add(done, self.builder.mul(loop.index, size)), kind, count)
-            done = self.builder.add(done, self.builder.mul(times, size))
-
-    def parts(self, data: Any, offset: Any, kind: Any, count: int) -> list[Any]:
-        offsets = [self.builder.add(offset, self.number(_LANES * i)) for i in range(count)]
-        return [self.load(data, at, kind) for at in offsets]
-
-    def product_sum(self, a: Any, b: Any, c: Any) -> Any:
-        if a.type == self.vector:
-            return _fused(self.builder, a, b, c)
-        return self.builder.fadd(self.builder.fmul(a, b), c)
-
-    def spread(self, scalar: Any, kind: Any) -> Any:
-        if kind is not self.vector:
-            return scalar
-        nothing = ir.Constant(self.vector, ir.Undefined)
-        one = self.builder.insert_element(nothing, scalar, ir.Constant(ir.IntType(32), 0))
-        lanes = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
-        return self.builder.shuffle_vector(one, nothing, lanes)
-
-    def folded(self, vector: Any) -> Any:
-        """The sum of the lanes: halves onto each other, three times."""
-        builder, width = self.builder, _LANES
-        if vector.type != self.vector:
-            return vector
-        while width > 1:
-            half = width // 2
-            numbers = ir.VectorType(ir.IntType(32), half)
-            low = builder.shuffle_vector(vector, vector, ir.Constant(numbers, list(range(half))))
-            high = builder.shuffle_vector(
-                vector, vector, ir.Constant(numbers, list(range(half, width)))
-            )
-            vector, width = builder.fadd(low, high), half
-        return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
-
-
-@intrinsic
-def _score_samples(
-    typing_context: object, rows: Any, first: Any, packed: Any, p: Any, z: Any, b: Any
-) -> object:
-    """z_j += p . rows[first + row of sample j] for the first ``b`` packed samples."""
-    del typing_context
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        walk = _RowWalk(context, builder, _without(signature, 1), _without_value(args, 1), 4)
-        rows, packed, p, z = walk.data
-
-        def visit(k: Any, kind: Any, count: int) -> None:
-            against = walk.parts(p, k, kind, count)
-            with for_range(builder, args[5]) as sample:
-                start = builder.add(walk.start(packed, sample.index, args[1]), k)
-                row = walk.parts(rows, start, kind, count)
-                total = builder.fmul(row[0], against[0])
-                for x, y in zip(row[1:], against[1:], strict=True):
-                    total = walk.product_sum(x, y, total)
-                where = builder.gep(z, [sample.index])
-                builder.store(builder.fadd(builder.load(where), walk.folded(total)), where)
-
-        walk.strips(visit)
-        return context.get_dummy_value()
-
-    return numba.void(rows, numba.int64, packed, p, z, numba.int64), codegen
-
-
-@intrinsic
-def _sum_samples(
-    typing_context: object, rows: Any, first: Any, packed: Any, s: Any, out: Any, b: Any
-) -> object:
-    """out = sum_j s_j rows[first + row of sample j] over the first ``b`` packed samples, the even
-    and the odd ones in chains of their own."""
-    del typing_context
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        walk = _RowWalk(context, builder, _without(signature, 1), _without_value(args, 1), 4)
-        rows, packed, s, out = walk.data
-        b, two = args[5], walk.number(2)
-
-        def visit(k: Any, kind: Any, count: int) -> None:
-            zero = ir.Constant(kind, [0.0] * _LANES if kind is walk.vector else 0.0)
-            chains = [[alloca_once_value(builder, zero) for _ in range(count)] for _ in range(2)]
-            for total in chains[0] + chains[1]:
-                builder.store(zero, total)
-
-            def add(j: Any, chain: list[Any]) -> None:
-                start = builder.add(walk.start(packed, j, args[1]), k)
-                share = walk.spread(walk.load(s, j, ir.FloatType()), kind)
-                for part, total in zip(walk.parts(rows, start, kind, count), chain, strict=True):
-                    builder.store(walk.product_sum(share, part, builder.load(total)), total)
-
-            with for_range(builder, builder.sdiv(b, two)) as pair:
-                j = builder.mul(pair.index, two)
-                add(j, chains[0])
-                add(builder.add(j, walk.number(1)), chains[1])
-            with for_range(builder, builder.srem(b, two)):
-                add(builder.sub(b, walk.number(1)), chains[0])
-            for i, (even, odd) in enumerate(zip(*chains, strict=True)):
-                where = walk.place(out, builder.add(k, walk.number(_LANES * i)), kind)
-                total = builder.fadd(builder.load(even), builder.load(odd))
-                builder.store(total, where, align=4)
-
-        walk.strips(visit)
-        return context.get_dummy_value()
-
-    return numba.void(rows, numba.int64, packed, s, out, numba.int64), codegen
-
-
-def _without(signature: Any, position: int) -> Any:
-    kept = [kind for i, kind in enumerate(signature.args) if i != position]
-    return signature.replace(args=tuple(kept))
-
-
-def _without_value(args: Any, position: int) -> list[Any]:
-    return [value for i, value in enumerate(args) if i != position]
-
-
-score_samples: Callable[..., None] = cast(Any, _score_samples)
-sum_samples: Callable[..., None] = cast(Any, _sum_samples)
