@@ -110,3 +110,14 @@ def test_a_header_without_a_specification_is_named(saved):
     (folder / "run.json").write_text(json.dumps(header))
     with pytest.raises(UnskewError, match=r"run\.json does not say what was run"):
         read_spec(folder)
+
+
+@pytest.mark.parametrize("lost", ["metrics", "protocol"])
+def test_a_result_without_its_figures_is_named(saved, lost):
+    _, folder = saved
+    path = folder / "result.json"
+    result = json.loads(path.read_text())
+    del result[lost]
+    path.write_text(json.dumps(result))
+    with pytest.raises(UnskewError, match=rf'result\.json has no "{lost}"; restore it'):
+        read_result(folder)

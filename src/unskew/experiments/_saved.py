@@ -20,13 +20,25 @@ from unskew.experiments._run import (
 )
 from unskew.types import Ragged, Split, UnskewError
 
+_FIGURES = (
+    *("method", "settings", "data", "protocol", "seeds", "rounds", "best_rounds", "ranking"),
+    *("metrics", "last_round", "seconds_per_round", "bytes_up", "bytes_down", "notes"),
+)
+"""What tables and reports of a run cannot do without."""
+
 
 def read_result(folder: Path) -> dict[str, Any]:
     """The figures of a finished run."""
     read_header(folder)
     if not (folder / "result.json").exists():
         raise UnskewError(f"The run in {folder} is not finished; `unskew resume {folder}` ends it.")
-    return read_json(folder / "result.json", RESULT_FORMAT, VERSION)
+    result = read_json(folder / "result.json", RESULT_FORMAT, VERSION)
+    lacking = [name for name in _FIGURES if name not in result]
+    if lacking:
+        raise UnskewError(
+            f'{folder / "result.json"} has no "{lacking[0]}"; restore it or run again.'
+        )
+    return result
 
 
 def same_data(folder: Path, other: Path) -> bool | None:
