@@ -89,6 +89,7 @@ def test_the_papers_figure_stands_beside_ours_under_paper_only():
     figures = {"mean": 0.5, "std": 0.01, "values": [0.49, 0.51]}
     metrics = {"hr@10": figures, "ndcg@10": figures}
     row = {"method": "pfedclr", "data": "ml-100k", "metrics": metrics, "sampled99": metrics}
+    row["settings"] = {}
     published = paper_value("pfedclr", "ml-100k")
     assert published == (0.9989, 0.9225)
     assert "(0.999 / 0.922)" in main_table([row | {"protocol": "paper"}], "paper")

@@ -280,10 +280,12 @@ def _figures(row: dict[str, Any] | None, protocol: str) -> str:
     if row is None:
         return "–"
     text = _pair(row["metrics"])
+    cut = f", {row['rounds']} rounds" if row["settings"].get("rounds") else ""
     if protocol == "paper":
         published = paper_value(row["method"], row["data"])
-        return text + (f" ({published[0]:.3f} / {published[1]:.3f})" if published else "")
-    return f"{text} · {_pair(row['sampled99'])}"
+        text += f" ({published[0]:.3f} / {published[1]:.3f})" if published else ""
+        return text + cut
+    return f"{text} · {_pair(row['sampled99'])}{cut}"
 
 
 def _pair(metrics: dict[str, Any]) -> str:
