@@ -211,11 +211,11 @@ class Federation:
             for rest in playing:
                 yield rest.result()
 
-    def _chunks(self, users: Int64, lanes: int = 1) -> Iterator[Int64]:
-        """The users in portions; with several lanes small enough that what is being played and what
-        waits to be stored stay within a chunk together, and that there are some for each lane."""
+    def _chunks(self, users: Int64, lanes: int = 0) -> Iterator[Int64]:
+        """The users in portions; where lanes play them, small enough that what is being played and
+        what waits to be stored stay within a chunk together, and that there are some for each."""
         size = self._chunk
-        if lanes > 1:
+        if lanes:
             size = max(1, min(size // (2 * lanes), -(-len(users) // (lanes * _TURNS))))
         for low in range(0, len(users), size):
             yield users[low : low + size]
