@@ -25,7 +25,7 @@ PAPER = {
 }
 OWN: dict[str, dict[str, Any]] = {
     "fedmf": {},
-    "fedmf-af": {"buffer_rate": 0.01},
+    "fedmf-af": {"buffer_rate": 0.1},
     "pfedclr": {"buffer": "low-rank", "rank": 2, "buffer_rate": 0.01},
 }
 
