@@ -163,11 +163,17 @@ def test_settings_and_noise_keep_out_of_tables_of_methods_as_they_come():
 
 
 def test_noise_stands_beside_none():
-    noisy = row("pfedclr", 0.8, privacy={"noise": 0.5}, command="unskew run --ldp-noise=0.5")
+    plain = [row("pfedclr", 0.9), row("fedmf", 0.7)]
+    noisy = [
+        row(method, hr, privacy={"noise": 0.5}, command=f"unskew run {method} --ldp-noise=0.5")
+        for method, hr in (("pfedclr", 0.8), ("fedmf", 0.6))
+    ]
     for table in LDP:
-        text = table.markdown(stores(main=[row("pfedclr", 0.9)], ldp=[noisy]))
+        text = table.markdown(stores(main=plain, ldp=noisy))
         assert "0.9000 (0.9102)" in text
         assert "0.8000 (0.9122)" in text
+        alone = table.markdown(stores(main=plain, ldp=noisy[:1]))
+        assert ("0.8000" in alone) == (table.name != "ldp-methods"), "one is no comparison"
 
 
 @pytest.mark.parametrize(

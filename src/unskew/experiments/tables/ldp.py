@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from unskew.experiments._ldp import BESIDE, COMPARED, STRENGTH, ldp_cells, ldp_table, noise_of
@@ -33,6 +34,9 @@ def _rows(stores: Stores, name: str) -> list[Row]:
     if name != "ldp-noise":
         rows = [row for row in rows if noise_of(row) in (0.0, STRENGTH)]
     noisy = {(row["method"], row["data"], row["protocol"]) for row in rows if noise_of(row)}
+    if name == "ldp-methods":  # one method alone is no comparison
+        several = Counter((data, protocol) for _, data, protocol in noisy)
+        noisy = {one for one in noisy if several[one[1:]] > 1}
     return [row for row in rows if (row["method"], row["data"], row["protocol"]) in noisy]
 
 
