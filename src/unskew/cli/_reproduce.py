@@ -169,7 +169,9 @@ def _todo(tables: Sequence[Table], plan: Plan, places: Places) -> list[Job]:
         for cell in unmade:
             known = jobs.get(cell.command, Job(cell, "", False, False))
             store = known.store or _store(cell, table, plan)
-            keep, curved = known.keep or kept, known.curves or table.curves
+            # What runs with all its seeds for a table serves a later comparison as well.
+            whole = store == "main" and isinstance(cell, Cell) and cell.seeds == plan.seeds
+            keep, curved = known.keep or kept or whole, known.curves or table.curves
             jobs[cell.command] = Job(cell, store, keep, curved)
     return list(jobs.values())
 
@@ -182,8 +184,8 @@ def _store(cell: Cell | Task, table: Table, plan: Plan) -> str:
 
 
 def _own(cell: Cell, plan: Plan) -> list[tuple[str, str]]:
-    """A cell's settings without what made it quick."""
-    short = plan.quick and plan.shortened(cell._replace(settings=())).settings
+    """A cell's settings without what made it short."""
+    short = plan.shortened(cell._replace(settings=())).settings
     return [pair for pair in cell.settings if not (short and pair[0] == "rounds")]
 
 
