@@ -61,9 +61,16 @@ class Devices:
             rows: Rows = getattr(private, name)
             for i, user in enumerate(users):
                 run = slice(rows.indptr[i], rows.indptr[i + 1])
-                items[user] = rows.items[run].copy()
+                if not np.array_equal(items[user], rows.items[run]):  # else an old copy serves
+                    items[user] = rows.items[run].copy()
                 values[user] = rows.values[run].copy()
         self.version[users] = version
+
+    def mean_bytes(self) -> float:
+        """What a device holds."""
+        dense = sum(array.nbytes for array in self._dense.values())
+        ragged = sum(part.nbytes for _, values in self._ragged.values() for part in values)
+        return (dense + ragged + 1) / self.n_users
 
     def remember(self, version: int, download: Any) -> None:
         """Keep a download that devices now have; forget those that none has any more."""

@@ -29,7 +29,10 @@ from unskew.types import (
 )
 
 CHUNK = 256
-"""Clients simulated at a time; bounds memory, changes nothing else."""
+"""Clients simulated at a time, at most; bounds memory, changes nothing else."""
+_HELD = 8 * 2**20
+"""Bytes that the clients of a chunk may have on their devices together: fewer clients where each
+holds a whole item table."""
 _TURNS = 4
 """Chunks that a lane plays in a round at least, so that no lane waits long for another's last."""
 
@@ -75,7 +78,7 @@ class Federation:
         server, private = self.method.init(self.split.n_users, self.split.n_items, self.seed)
         devices = Devices(private, kept_download(self.method, self.method.download(server)))
         board = Scoreboard(self.split)
-        for users in self._chunks(np.arange(self.split.n_users)):
+        for users in self._chunks(np.arange(self.split.n_users), devices):
             board.update(users, self.method.score(devices.downloads[0], devices.take(users)))
         snapshot = devices.snapshot()
         return State(0, server, devices, board, 0, server, snapshot, board.snapshot())
@@ -98,7 +101,7 @@ class Federation:
         users = self.cohort_of(round)
         download = self.method.download(state.server)
         state.devices.remember(state.round, kept_download(self.method, download))
-        chunks = list(self._chunks(users, self._lanes()))
+        chunks = list(self._chunks(users, state.devices, self._lanes()))
         unread = unread_leaves(self.method, round)
         server_side = _ServerSide(self.method.aggregation, self.split.n_items)
         losses, bytes_up = [], 0
@@ -125,7 +128,7 @@ class Federation:
                 losses.append(loss)
                 bytes_up += sent
         paused = time.perf_counter()
-        for chunk in self._chunks(users):
+        for chunk in self._chunks(users, state.devices):
             board, private = state.scoreboard, state.devices.take(chunk)
             board.update(chunk, self.method.score(download, private))
         evaluating = time.perf_counter() - paused
@@ -154,7 +157,7 @@ class Federation:
         download = method.download(state.server)
         state.devices.put(everyone, private, round)
         state.devices.remember(round, download)
-        for users in self._chunks(everyone):
+        for users in self._chunks(everyone, state.devices):
             state.scoreboard.update(users, method.score(download, state.devices.take(users)))
         state.round = round
         return {
@@ -211,10 +214,10 @@ class Federation:
             for rest in playing:
                 yield rest.result()
 
-    def _chunks(self, users: Int64, lanes: int = 0) -> Iterator[Int64]:
+    def _chunks(self, users: Int64, devices: Devices, lanes: int = 0) -> Iterator[Int64]:
         """The users in portions; where lanes play them, small enough that what is being played and
         what waits to be stored stay within a chunk together, and that there are some for each."""
-        size = self._chunk
+        size = min(self._chunk, max(1, int(_HELD / devices.mean_bytes())))
         if lanes:
             size = max(1, min(size // (2 * lanes), -(-len(users) // (lanes * _TURNS))))
         for low in range(0, len(users), size):
