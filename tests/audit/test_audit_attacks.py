@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from unskew.audit import CuriousServer, Dot, Look, measure, tradeoff_picture
+from unskew.audit import CuriousServer, Dot, Look, auc_of_one, measure, tradeoff_picture
 from unskew.audit._attacks import direction, main_direction, support
 from unskew.audit._success import auc, mid_ranks, personal_auc
 from unskew.engine import Federation, model_checksum
@@ -81,6 +81,9 @@ def test_direction_finds_the_smaller_side() -> None:
     along = direction(D, main_direction(D))[0]
     assert set(np.argsort(-along)[:6]) == set(range(6))
     assert np.all(support(D)[0, 30:] == 0)
+    assert auc_of_one(D[0], np.arange(100) < 6) == 1.0
+    hidden = D[0] + draw.laplace(0, 50, D[0].shape).astype(np.float32)
+    assert auc_of_one(hidden, np.arange(100) < 6) < 0.9
 
 
 SETTINGS = {"rounds": 6, "local_epochs": 3}

@@ -5,7 +5,7 @@ from unskew.audit._picture import Dot, Look, tradeoff_picture
 from unskew.audit._server import CuriousServer
 from unskew.audit._shadow import Shadows
 from unskew.audit._skew import Bounds, Feedback
-from unskew.audit._success import Success, measure
+from unskew.audit._success import Success, auc_of_one, measure
 
 __all__ = [
     "Bounds",
@@ -16,6 +16,7 @@ __all__ = [
     "Look",
     "Shadows",
     "Success",
+    "auc_of_one",
     "judge",
     "measure",
     "random_interactions",

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unskew.audit._attacks import direction, main_direction, support
 from unskew.evaluation import Interval, mean_interval, wilson_interval
 from unskew.rng import Purpose, generator
-from unskew.types import Bool, Float64
+from unskew.types import Bool, Float32, Float64
 
 RECOVERED = 0.9
 """A user counts as recovered if this share of the guessed items is right."""
@@ -35,6 +36,14 @@ class Success(NamedTuple):
             for name, i in zip(self._fields[:4], self[:4], strict=True)
         }
         return figures | {"users": self.users}
+
+
+def auc_of_one(upload: Float32, owned: Bool) -> float:
+    """How well one upload, items × width, tells the client's items from the others: the better AUC
+    of the two attacks that need nothing else, support and direction."""
+    D = upload[None]
+    scores = support(D)[0], direction(D, main_direction(D))[0]
+    return max(float(auc(mid_ranks(one), owned)) for one in scores)
 
 
 def measure(scores: Float64, owned: Bool, seed: int = 0) -> Success:

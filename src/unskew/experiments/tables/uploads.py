@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from unskew.audit import auc_of_one
 from unskew.engine import Federation
-from unskew.experiments._ldp import COMPARED
+from unskew.experiments._ldp import BESIDE, COMPARED
 from unskew.experiments.tables._chart import Chart
 from unskew.experiments.tables._pictures import (
     chosen_items,
@@ -25,7 +26,7 @@ from unskew.types import Cohort, Float32, Int64, Split, Upload
 
 
 def tasks(plan: Plan) -> list[Task]:
-    methods = tuple(m for m in plan.methods or COMPARED if m in COMPARED)
+    methods = tuple(m for m in (*BESIDE, *COMPARED) if m in (plan.methods or (*BESIDE, *COMPARED)))
     return [
         picture("uploads", source, protocol, plan, (method,), partial(draw, method))
         for source in plan.sources("ml-100k")
@@ -35,27 +36,31 @@ def tasks(plan: Plan) -> list[Task]:
 
 
 def draw(method: str, split: Split, seed: int, quick: bool) -> Row:
-    """The last upload of some clients, placed in the plane."""
+    """The last upload of some clients, placed in the plane, and what an attack makes of it."""
     clients = clients_of(split, quick)
     sent = last_uploads(federation(split, method, {}, seed, quick), clients)
     panels = []
-    for client, table in sorted(sent.items()):
+    for client, (table, change) in sorted(sent.items()):
         items, n_own = chosen_items(split, client, seed, quick)
         places = plane(table[items], seed, quick)
-        panels.append(panel_of(f"{method}, client {client}", places, n_own, len(items)))
+        owned = np.isin(np.arange(split.n_items), split.train.of(client))
+        title = f"{method}, client {client}: attack's AUC {auc_of_one(change, owned):.2f}"
+        panels.append(panel_of(title, places, n_own, len(items)))
     return {"method": method, "panels": panels}
 
 
-def last_uploads(runner: Federation, clients: Int64) -> dict[int, Float32]:
-    """The item table each of these clients sent last, for those that sent one."""
-    seen: dict[int, Float32] = {}
+def last_uploads(runner: Federation, clients: Int64) -> dict[int, tuple[Float32, Float32]]:
+    """The item table each of these clients sent last, for those that sent one, and by how much it
+    differs from what the server had sent."""
+    seen: dict[int, tuple[Float32, Float32]] = {}
     at: dict[str, Any] = {}
 
     def look(upload: Upload, cohort: Cohort) -> Upload:
         for place in np.flatnonzero(np.isin(cohort.users, clients)).tolist():
-            if upload.weight[place] > 0:
-                table = _table(at["download"], upload, place, int(cohort.users[place]))
-                seen[int(cohort.users[place])] = table
+            user, rows = int(cohort.users[place]), upload.rows
+            if upload.weight[place] > 0 and rows.indptr[place] < rows.indptr[place + 1]:
+                change = _change(upload, place, cohort.n_items)
+                seen[user] = _table(at["download"], upload, place, user) + change, change
         return upload
 
     watched = Federation(runner.method, runner.split, runner.seed, transform=look)
@@ -66,15 +71,24 @@ def last_uploads(runner: Federation, clients: Int64) -> dict[int, Float32]:
     return seen
 
 
-def _table(download: Any, upload: Upload, place: int, user: int) -> Float32:
-    """Q_g + what was sent; of GPFedRec r_u + f (g - r_u) + what was sent."""
+def _change(upload: Upload, place: int, n_items: int) -> Float32:
+    """The rows that a client sent, zero elsewhere."""
     rows = upload.rows
     run = slice(rows.indptr[place], rows.indptr[place + 1])
+    change = np.zeros((n_items, rows.values.shape[1]), np.float32)
+    change[rows.items[run]] = rows.values[run]
+    return change
+
+
+def _table(download: Any, upload: Upload, place: int, user: int) -> Float32:
+    """What the rows sent are the difference from: Q_g; of GPFedRec r_u + f (g - r_u); nothing where
+    they are no difference (FedRefit)."""
+    if "Q" not in download._fields:
+        return np.zeros((1, 1), np.float32)
     table: Float32 = download.Q.copy()
     if "scale" in download._fields and upload.dense.shape[1] == 1:
         own = own_tables(download, np.array([user])).reshape(table.shape)
         table += own * (1 - upload.dense[place, 0])
-    table[rows.items[run]] += rows.values[run]
     return table
 
 
@@ -97,7 +111,8 @@ TABLE = Table(
     "uploads",
     "Uploaded item tables",
     "t-SNE of the tables clients sent last. What such a picture does not show, the difference from "
-    "the server's table does: see [privacy.md](privacy.md).",
+    "the server's table does: beside each stands how often one of the client's items scores above "
+    "another in an attack on this very upload; see [privacy.md](privacy.md).",
     "uploads",
     tasks,
     charts=charts,
