@@ -143,6 +143,7 @@ class Device:
                 each.append(upload)
             sent[local] = upload.weight > 0
             self.devices.put(local, private, round - 1)
+        self.devices.forget()
         if total is None and not each:  # nobody's turn: a sum of nothing, or no upload
             shape = shape_of(self.method, download, self.task.n_items, round)
             total, each = no_sum(shape), [no_uploads(shape)]

@@ -73,10 +73,13 @@ class Devices:
         return (dense + ragged + 1) / self.n_users
 
     def remember(self, version: int, download: Any) -> None:
-        """Keep a download that devices now have; forget those that none has any more."""
+        """Keep a download that devices are about to get."""
+        self.downloads = {**self.downloads, version: download}
+
+    def forget(self) -> None:
+        """Let go of downloads that no device has any more."""
         live = set(np.unique(self.version).tolist())
-        kept = {number: held for number, held in self.downloads.items() if number in live}
-        self.downloads = {**kept, version: download}
+        self.downloads = {number: held for number, held in self.downloads.items() if number in live}
 
     def snapshot(self) -> Devices:
         """The state as it is now; cheap, because ragged leaves are shared and never changed."""

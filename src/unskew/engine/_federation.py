@@ -127,6 +127,7 @@ class Federation:
                 state.devices.put(chunk, private, state.round)
                 losses.append(loss)
                 bytes_up += sent
+        state.devices.forget()
         paused = time.perf_counter()
         for chunk in self._chunks(users, state.devices):
             board, private = state.scoreboard, state.devices.take(chunk)
@@ -157,6 +158,7 @@ class Federation:
         download = method.download(state.server)
         state.devices.put(everyone, private, round)
         state.devices.remember(round, download)
+        state.devices.forget()
         for users in self._chunks(everyone, state.devices):
             state.scoreboard.update(users, method.score(download, state.devices.take(users)))
         state.round = round
