@@ -1,7 +1,8 @@
 """A run's state on disk: written every round, complete at every moment.
 
-``state/round-000042/`` holds three files (server, devices, scoreboard); ``state/current.json``
-names the last round and the best one and is replaced only after the folders it names are complete.
+``state/round-000042/`` holds the devices and the scoreboard, and, as going on needs it, of the last
+round the server, too; ``state/current.json`` names the last round and the best one and is replaced
+only after the folders it names are complete.
 A process killed at any moment leaves the previous ``current.json`` and everything it names.
 
 Writing may take up to a tenth of the time training takes: where a state is so large that every
@@ -29,6 +30,7 @@ from unskew.engine._files import (
     write_tensors,
 )
 from unskew.engine._scoreboard import Scoreboard
+from unskew.types import Split
 
 FORMAT, VERSION = "unskew-state", 1
 _SHARE = 0.1
@@ -61,10 +63,8 @@ class Checkpoints:
             self._writing += time.monotonic() - began
 
     def save(self, state: State) -> None:
-        self._write_round(state.round, state.server, state.devices, state.scoreboard)
-        self._write_round(
-            state.best_round, state.best_server, state.best_devices, state.best_scoreboard
-        )
+        self._write_round(state.round, state.devices, state.scoreboard, state.server)
+        self._write_round(state.best_round, state.best_devices, state.best_scoreboard)
         write_json(
             self._folder / "current.json",
             {
@@ -86,38 +86,44 @@ class Checkpoints:
             return None
         current = read_json(self._folder / "current.json", FORMAT, VERSION)
         last, best = current["last"], current["best"]
-        last_state = self.read_round(last, federation)
-        best_state = last_state if best == last else self.read_round(best, federation)
+        split, method = federation.split, federation.method
+        server, private = method.init(split.n_users, split.n_items, federation.seed)
+        kinds = (private, method.download(server))
+        devices, board = self._read_devices(last, split, *kinds)
         if best == last:
-            best_state = (last_state[0], last_state[1].snapshot(), last_state[2].snapshot())
-        return State(last, *last_state, best, *best_state, current["rows"])
-
-    def read_round(self, round: int, federation: Federation) -> tuple[Any, Devices, Scoreboard]:
-        folder = self._folder / _name(round)
-        split = federation.split
-        server, private = federation.method.init(split.n_users, split.n_items, federation.seed)
-        saved = self._read(folder, "server")
+            best_state = (devices.snapshot(), board.snapshot())
+        else:
+            best_state = self._read_devices(best, split, *kinds)
+        saved = self._read(self._folder / _name(last), "server")
         server = type(server)(*(saved[name] for name in server._fields))
-        download = federation.method.download(server)
+        return State(last, server, devices, board, best, *best_state, current["rows"])
+
+    def _read_devices(
+        self, round: int, split: Split, private: Any, download: Any
+    ) -> tuple[Devices, Scoreboard]:
+        folder = self._folder / _name(round)
         devices = Devices.from_arrays(self._read(folder, "devices"), private, download)
         board = Scoreboard(split)
         board.load(self._read(folder, "scoreboard"))
-        return server, devices, board
+        return devices, board
 
     def _read(self, folder: Path, part: str) -> dict[str, NDArray[Any]]:
         return read_tensors(folder / f"{part}.safetensors", f"unskew-{part}", VERSION)
 
-    def _write_round(self, round: int, server: Any, devices: Devices, board: Scoreboard) -> None:
+    def _write_round(
+        self, round: int, devices: Devices, board: Scoreboard, server: Any = None
+    ) -> None:
         folder = self._folder / _name(round)
         if folder.exists():
             return
         unfinished = self._folder / f"unfinished-{_name(round)}"
         shutil.rmtree(unfinished, ignore_errors=True)
         parts = {
-            "server": server_tensors(server),
             "devices": devices.tensors(),
             "scoreboard": [Tensor.whole(n, a) for n, a in board.arrays().items()],
         }
+        if server is not None:
+            parts["server"] = server_tensors(server)
         for part, tensors in parts.items():
             write_tensors(unfinished / f"{part}.safetensors", tensors, f"unskew-{part}", VERSION)
         unfinished.rename(folder)

@@ -45,14 +45,14 @@ _Played = TypeVar("_Played")
 
 @dataclass
 class State:
-    """A training run between two rounds. Everything a later round depends on is here."""
+    """A training run between two rounds: everything a later round depends on, and of the best round
+    the devices, which have all that recommending needs."""
 
     round: int
     server: Any
     devices: Devices
     scoreboard: Scoreboard
     best_round: int
-    best_server: Any
     best_devices: Devices
     best_scoreboard: Scoreboard
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Federation:
         for users in self._chunks(np.arange(self.split.n_users), devices):
             board.update(users, self.method.score(devices.downloads[0], devices.take(users)))
         snapshot = devices.snapshot()
-        return State(0, server, devices, board, 0, server, snapshot, board.snapshot())
+        return State(0, server, devices, board, 0, snapshot, board.snapshot())
 
     def step(self, state: State) -> dict[str, Any]:
         """Play one round, changing ``state``; returns the round's row of figures."""
@@ -182,7 +182,7 @@ class Federation:
             default=-1.0,
         )
         if row["validation"]["ndcg@10"] > best:
-            state.best_round, state.best_server = state.round, state.server
+            state.best_round = state.round
             state.best_devices = state.devices.snapshot()
             state.best_scoreboard = state.scoreboard.snapshot()
 

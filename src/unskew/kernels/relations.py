@@ -22,7 +22,7 @@ from unskew.kernels._parallel import for_each_block
 from unskew.kernels.packing import TILE, Packed, empty_packed, pack, unpack
 from unskew.types import Bool, Float32, Float64, Int32, Int64, Rows
 
-_WIDE = 8 * TILE
+_WIDE = 4 * TILE
 """Columns multiplied at a time: few enough to hold, enough that adding up the products is cheap."""
 _STRIP = 64
 """Columns summed at a time: few enough that all clients' entries in them stay in the cache."""
