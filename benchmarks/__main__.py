@@ -54,6 +54,9 @@ def _parse() -> argparse.Namespace:
 def _run(options: argparse.Namespace) -> None:
     from benchmarks.registry import ROWS  # imports torch
 
+    known = [_module(row) for row in ROWS]
+    if options.only not in (None, *known):
+        raise UnskewError(f'There is no row "{options.only}"; choose one of {", ".join(known)}.')
     console = Console()
     described = machine.describe()
     if options.json:
