@@ -32,7 +32,7 @@ types: $(READY)  ## mypy, strict
 	@$(BIN)/mypy
 
 test: lint types $(FLOWER)  ## lint, types, tests
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 3 --dist worksteal
 
 bench: $(READY)  ## speed ratios, measured in one run
 	@$(BIN)/python -m benchmarks
