@@ -15,8 +15,8 @@ import pytest
 from conftest import cut_down
 from unskew.audit import _skew as formulas
 from unskew.audit._skew import Bounds, Feedback
-from unskew.cli._skew import findings, skew_table
 from unskew.experiments._skew import VARIANTS, audit_skew
+from unskew.experiments._skew_words import findings, skew_table
 from unskew.types import Float64, Interactions, UnskewError
 
 LINKS = ("logistic", "identity")

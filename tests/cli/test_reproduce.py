@@ -48,9 +48,11 @@ def test_cells_become_rows_once_and_failures_are_reported(tmp_path):
         assert f"{row['metrics']['ndcg@10']['mean']:.3f}" in document
         assert row["command"] in document
 
-    again = reproduce(tmp_path, *cells, "--data", "demo")
-    assert again.returncode == 0
-    assert "1/" not in again.stderr
+    assert done.stderr.splitlines()[-3].startswith("2 of 4 failed"), "told again at the end"
+    for option in ((), ("--no-run", "--seeds", "3")):
+        again = reproduce(tmp_path, *cells, "--data", "demo", *option)
+        assert again.returncode == 0
+        assert "1/" not in again.stderr
     assert len((tmp_path / "results/main.jsonl").read_text().splitlines()) == 2
 
 

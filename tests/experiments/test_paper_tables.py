@@ -33,6 +33,7 @@ NAMES = [
     "space",
     "time",
     "cost",
+    "skew",
     "motivation",
     "trajectory",
     "embedding",
@@ -174,6 +175,27 @@ def test_noise_stands_beside_none():
         assert "0.8000 (0.9122)" in text
         alone = table.markdown(stores(main=plain, ldp=noisy[:1]))
         assert ("0.8000" in alone) == (table.name != "ldp-methods"), "one is no comparison"
+
+
+def test_variants_are_compared_on_the_seeds_they_share():
+    several = {
+        "mean": 0.6,
+        "std": 0.2,
+        "values": [0.8, 0.4],
+    }
+    metrics = {"hr@10": several, "ndcg@10": several}
+    whole = row("pfedclr", 0.6, seeds=[0, 1], metrics=metrics, sampled99=metrics)
+    noisy = row("pfedclr", 0.6, privacy={"noise": 0.5}, command="unskew run --ldp-noise=0.5")
+    (ldp, _, by_strength), rank = LDP, row("pfedclr", 0.7, settings={"rank": 8})
+    assert "| 0.8000 (0.9102) | 0.6000 (0.9122) | -25.00%" in ldp.markdown(
+        stores(main=[whole], ldp=[noisy])
+    )
+    assert "| 0.8000 (0.9102) |" in by_strength.markdown(stores(main=[whole], ldp=[noisy]))
+    assert "| 0.800 | 0.700 |" in TABLES["rank"].markdown(stores(main=[whole], rank=[rank]))
+    full = row("pfedclr", 0.7, settings={"buffer": "full"})
+    assert "0.800 (0.910)" in TABLES["ablation"].markdown(stores(main=[whole], ablation=[full]))
+    later = full | {"seeds": [7]}
+    assert "0.600 (0.910)" in TABLES["ablation"].markdown(stores(main=[whole], ablation=[later]))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -107,6 +108,42 @@ class RoundProgress:
                 f"loss {row['loss']:.3f}, validation NDCG@10 {self._curve[-1]:.4f}, "
                 f"{left:.0f} s left"
             )
+
+
+class CellProgress:
+    """Cells of tables: which is being run, for how long, and about how long the rest will take."""
+
+    def __init__(self, cells: int) -> None:
+        self._cells = cells
+        self._task: TaskID | None = None
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            console=stderr,
+            expand=True,
+            transient=True,
+            disable=not stderr.is_terminal,
+        )
+
+    def __enter__(self) -> CellProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, name: str) -> None:
+        if self._task is None:
+            self._task = self._progress.add_task(name, total=self._cells, left="")
+        self._progress.update(self._task, description=name)
+
+    def end(self, seconds_left: float) -> None:
+        if self._task is not None:
+            left = f"about {seconds_left / 60:.0f} min left"
+            self._progress.update(self._task, advance=1, left=left)
 
 
 class DownloadProgress:

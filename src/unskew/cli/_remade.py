@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew.cli._privacy import tradeoff
-from unskew.experiments import paper_value, pooled, read_rows
+from unskew.experiments import paper_value, pooled, read_rows, run_of
 from unskew.experiments._privacy import privacy_table
 from unskew.experiments.tables import STORES, TABLES, Panel, Row, Stores, Table, in_order, plain
 from unskew.report import Chapter, Diagram, Exposure, Extras, Privacy, Series
@@ -45,12 +45,11 @@ def remade(results: Path) -> tuple[str, list[dict[str, Any]], Extras]:
 def _runs(stores: Stores) -> list[dict[str, Any]]:
     """Each method as it comes, once per data set and protocol, with its curves if they were
     kept."""
-    curves = {row["command"]: row["curves"] for row in stores["curves"]}
-    runs = []
-    for row in plain(in_order(stores["main"])):
-        kept = [curves[one] for one in row["command"].splitlines() if one in curves]
-        runs.append({"summary": row, "rounds": _rounds(kept[0] if kept else None)})
-    return runs
+    curves = {run_of(row["command"]): row["curves"] for row in stores["curves"]}
+    return [
+        {"summary": row, "rounds": _rounds(curves.get(run_of(row["command"].splitlines()[0])))}
+        for row in plain(in_order(stores["main"]))
+    ]
 
 
 def published(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
@@ -90,7 +89,7 @@ def _chapter(table: Table, stores: Stores) -> Chapter | None:
     drawable = table.charts is not None and table.name not in _SHOWN_ABOVE
     made = table.charts(stores) if table.charts is not None and drawable else {}
     charts = {
-        chart.title: [_diagram(panel) for panel in chart.panels]
+        chart.title: [diagram for panel in chart.panels for diagram in _diagrams(panel)]
         for chart in made.values()
         # Pictures of embeddings have no axes to read anything from; they stay pictures.
         if all(panel.x_label for panel in chart.panels)
@@ -100,9 +99,19 @@ def _chapter(table: Table, stores: Stores) -> Chapter | None:
     return Chapter(table.name, table.title, table.about, markdown, charts)
 
 
-def _diagram(panel: Panel) -> Diagram:
-    series = [
-        Series(each.label, each.key, each.x, each.y, each.kind != "points", each.sizes)
-        for each in panel.series
+def _diagrams(panel: Panel) -> list[Diagram]:
+    """A panel; what it has on an axis at the right stands beside it."""
+    beside = [] if panel.right is None else [panel._replace(series=(panel.right,), right=None)]
+    return [
+        Diagram(
+            one.title,
+            one.x_label,
+            one.y_label if one is panel else one.series[0].label,
+            [
+                Series(each.label, each.key, each.x, each.y, each.kind != "points", each.sizes)
+                for each in one.series
+            ],
+            one.names,
+        )
+        for one in (panel, *beside)
     ]
-    return Diagram(panel.title, panel.x_label, panel.y_label, series, panel.names)

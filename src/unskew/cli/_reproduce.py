@@ -13,6 +13,7 @@ from unskew.cli._figures import draw_figures, figures_of
 from unskew.cli._options import DataDir, parse_seeds
 from unskew.cli._output import stderr, stdout
 from unskew.cli._pages import fill_table, write_text
+from unskew.cli._progress import CellProgress
 from unskew.data import check_source
 from unskew.experiments import (
     DATASETS,
@@ -75,6 +76,10 @@ def reproduce(
             "--quick", help="A few rounds, kept apart in runs/quick: only to see it work."
         ),
     ] = False,
+    no_run: Annotated[
+        bool,
+        typer.Option("--no-run", help="Run nothing: only write what the rows there are give."),
+    ] = False,
     results: Annotated[
         Path | None, typer.Option(help="Where the rows are kept (default results).")
     ] = None,
@@ -118,9 +123,9 @@ def reproduce(
     if quick:
         stderr.print("Quick run: a few rounds, one seed; its figures say nothing about methods.")
     tables = list(TABLES.values()) if name == "all" else [TABLES[name]]
-    jobs = _todo(tables, plan, places)
+    jobs = [] if no_run else _todo(tables, plan, places)
     failures = _run(jobs, plan, places)
-    if TABLES["against"] in tables:
+    if TABLES["against"] in tables and not no_run:
         _compare(TABLES["against"].cells(plan), {job.cell.command for job in jobs}, plan, places)
     stores = {store: pooled(places.rows(store, quick)) for store in STORES}
     failures += draw_figures(tables, stores, places.figures, quick)
@@ -190,32 +195,43 @@ def _own(cell: Cell, plan: Plan) -> list[tuple[str, str]]:
 
 
 def _run(jobs: Sequence[Job], plan: Plan, places: Places) -> int:
-    """Run jobs one by one; how many failed."""
-    failures, began = 0, time.monotonic()
+    """Run jobs one by one; how many failed. A failed one is told at once and again at the end."""
+    failures: list[str] = []
+    began = time.monotonic()
     mark = "quick " if plan.quick else ""
-    for i, job in enumerate(jobs):
-        started = time.monotonic()
-        try:
-            row = _make(job, plan, places)
-            curves = row.pop("curves", None)
-            if job.curves and curves is not None:
-                about = ("method", "data", "protocol", "seeds", "settings", "command", "source")
-                kept = {key: row[key] for key in about} | {"curves": curves}
-                append_row(places.results / "curves.jsonl", kept | _quick(plan))
-            append_row(places.results / f"{job.store}.jsonl", row)
-        except UnskewError as error:
-            failures += 1
-            stderr.print(f"unskew: {error}")
-        except Exception as error:
-            failures += 1
-            what = f"{type(error).__name__}: {error}"
-            stderr.print(f"unskew: {job.cell.command} failed: {what}")
-        left = (time.monotonic() - began) / (i + 1) * (len(jobs) - i - 1)
-        stderr.print(
-            f"{mark}{i + 1}/{len(jobs)} {_name(job.cell)}: "
-            f"{time.monotonic() - started:.0f} s, about {left / 60:.0f} min left",
-        )
-    return failures
+    with CellProgress(len(jobs)) as display:
+        for i, job in enumerate(jobs):
+            started = time.monotonic()
+            display.begin(_name(job.cell))
+            try:
+                _keep(_make(job, plan, places), job, plan, places)
+            except Exception as error:
+                known = isinstance(error, UnskewError)
+                what = f"{job.cell.command} failed: {type(error).__name__}: {error}"
+                failures.append(str(error) if known else what)
+                stderr.print(f"unskew: {failures[-1]}", markup=False)
+            left = (time.monotonic() - began) / (i + 1) * (len(jobs) - i - 1)
+            stderr.print(
+                f"{mark}{i + 1}/{len(jobs)} {_name(job.cell)}: "
+                f"{time.monotonic() - started:.0f} s, about {left / 60:.0f} min left",
+                markup=False,
+            )
+            display.end(left)
+    if failures and len(jobs) > 1:
+        stderr.print(f"{len(failures)} of {len(jobs)} failed; the others have their rows:")
+        for what in failures:
+            stderr.print(f"  {what}", markup=False)
+    return len(failures)
+
+
+def _keep(row: dict[str, Any], job: Job, plan: Plan, places: Places) -> None:
+    """Add a job's row to its file, and its figures of every round to theirs."""
+    curves = row.pop("curves", None)
+    if job.curves and curves is not None:
+        about = ("method", "data", "protocol", "seeds", "settings", "command", "source")
+        kept = {key: row[key] for key in about} | {"curves": curves}
+        append_row(places.results / "curves.jsonl", kept | _quick(plan))
+    append_row(places.results / f"{job.store}.jsonl", row)
 
 
 def _make(job: Job, plan: Plan, places: Places) -> dict[str, Any]:

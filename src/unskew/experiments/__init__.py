@@ -5,7 +5,7 @@ from unskew.experiments._document import document
 from unskew.experiments._leak import LeakAudit, audit_leak
 from unskew.experiments._paper import DATASETS, paper_value
 from unskew.experiments._parts import parts_cells
-from unskew.experiments._pool import pooled
+from unskew.experiments._pool import pooled, run_of
 from unskew.experiments._recommend import Recommender
 from unskew.experiments._reproduce import (
     Cell,
@@ -59,6 +59,7 @@ __all__ = [
     "run",
     "run_cell",
     "run_here",
+    "run_of",
     "same_data",
     "side_by_side",
     "users_folder",

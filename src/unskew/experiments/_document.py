@@ -8,9 +8,11 @@ from unskew.experiments.tables import TABLES, Row, Stores
 
 _HEAD = """# Results
 
-Made by `unskew reproduce` from the rows in `results/`; do not edit by hand. Every figure is taken
-at the round with the best validation NDCG@10; mean ± standard deviation over seeds where there are
-several, one seed where no deviation stands.
+Made by `unskew reproduce` from the rows in `results/`; do not edit by hand. Figures are taken at
+the round with the best validation NDCG@10, but for those that follow a run round by round. The
+table of methods gives mean ± standard deviation over seeds, and one seed where no deviation stands;
+tables that compare variants of a run (ablation, noise, rank, learning rate) compare them on the
+seeds that all of a data set's variants have.
 """
 _QUICK_HEAD = """# Results of a quick run
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unskew.experiments._paper import DATASETS
+from unskew.experiments._pool import on_common_seeds
 from unskew.experiments._reproduce import Cell
 from unskew.types import UnskewError
 
@@ -131,7 +132,7 @@ def _with_and_without(rows: Sequence[Mapping[str, Any]], protocol: str) -> str:
     ]
     cells = {(row["data"], row["method"], noise_of(row)): row for row in rows}
     for data, method in dict.fromkeys((row["data"], row["method"]) for row in rows):
-        pair = [cells.get((data, method, noise)) for noise in (0.0, STRENGTH)]
+        pair = _alike([cells.get((data, method, noise)) for noise in (0.0, STRENGTH)])
         theirs = [published(method, data, noise) for noise in (0.0, STRENGTH)]
         for at, metric in enumerate(("hr@10", "ndcg@10")):
             ours = [None if row is None else float(_figures(row)[metric]["mean"]) for row in pair]
@@ -148,14 +149,21 @@ def _by_strength(rows: Sequence[Mapping[str, Any]], protocol: str) -> str:
     lines = [f"| data | metric | {head} |", "|---|---|" + "---|" * len(STRENGTHS)]
     cells = {(row["data"], noise_of(row)): row for row in rows}
     for data in dict.fromkeys(row["data"] for row in rows):
+        found = _alike([cells.get((data, noise)) for noise in STRENGTHS])
         for at, metric in enumerate(("hr@10", "ndcg@10")):
             shown = []
-            for noise in STRENGTHS:
-                row, printed = cells.get((data, noise)), published("pfedclr", data, noise)
+            for row, noise in zip(found, STRENGTHS, strict=True):
+                printed = published("pfedclr", data, noise)
                 ours = None if row is None else float(_figures(row)[metric]["mean"])
                 shown.append(_beside(ours, None if printed is None else printed[at], protocol))
             lines.append(f"| {data} | {metric.upper()} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
+
+
+def _alike(rows: Sequence[Mapping[str, Any] | None]) -> list[Mapping[str, Any] | None]:
+    """The same rows, those that there are on the seeds they have in common."""
+    there = iter(on_common_seeds([dict(row) for row in rows if row is not None]))
+    return [None if row is None else next(there) for row in rows]
 
 
 def _figures(row: Mapping[str, Any]) -> Mapping[str, Any]:

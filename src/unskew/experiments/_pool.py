@@ -43,6 +43,23 @@ def _chosen(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return chosen
 
 
+def on_common_seeds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that are compared with each other, with the figures of the seeds that all of them have:
+    one's luck with its draws is then everyone's. As they are where they have no seed in common."""
+    common = set.intersection(*(set(row["seeds"]) for row in rows)) if rows else set()
+    return [_of_seeds(row, common) if common else row for row in rows]
+
+
+def _of_seeds(row: dict[str, Any], seeds: set[int]) -> dict[str, Any]:
+    kept = [at for at, seed in enumerate(row["seeds"]) if seed in seeds]
+    tables = {
+        name: summarise([{m: s["values"][at] for m, s in row[name].items()} for at in kept])
+        for name in TABLES
+        if name in row
+    }
+    return row | tables | {"seeds": [row["seeds"][at] for at in kept]}
+
+
 def _joined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first = rows[0]
     if len(rows) == 1:

@@ -7,7 +7,8 @@ which replaces them. Both gradients are taken on the samples D_u of round t.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,23 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedrefit": ("fedrefit", {}),
 }
 """The paper's backbone and ablations, and FedRefit beside them: method and settings."""
+
+
+def skew_command(
+    name: str,
+    data: str,
+    protocol: str,
+    rounds: int,
+    clients: int,
+    seed: int,
+    settings: Mapping[str, Any] | None = None,
+) -> str:
+    """The command that makes the row of one variant."""
+    words = ["unskew", "audit", "skew", "--methods", name, "--data", data, "--protocol", protocol]
+    words += ["--rounds", str(rounds), "--clients", str(clients), "--seed", str(seed)]
+    return shlex.join(
+        [*words, *(f"--set={key}={value}" for key, value in (settings or {}).items())]
+    )
 
 
 class History:

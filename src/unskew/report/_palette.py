@@ -56,22 +56,29 @@ class Style:
 
 
 def styles(methods: Iterable[str]) -> dict[str, Style]:
-    """A style per method of a report, no two with the same dash and marker (up to 35)."""
+    """A style per method of a report, no two with the same dash and marker (up to 35), nor with
+    the same mark alone (up to 14)."""
     known = list(_COLOURS)
     order = sorted(set(methods), key=lambda m: (known.index(m) if m in known else len(known), m))
     return {
-        method: Style(palette(method), _DASHES[i % len(_DASHES)], _MARKERS[i % len(_MARKERS)])
+        method: Style(
+            palette(method),
+            _DASHES[i % len(_DASHES)],
+            _MARKERS[i % len(_MARKERS)],
+            hollow=i // len(_MARKERS) % 2 == 1,
+        )
         for i, method in enumerate(order)
     }
 
 
 def variant(style: Style, number: int) -> Style:
-    """The style of a method's next run in the same chart: its colour, another dash, hollow."""
+    """The style of a method's next run in the same chart: its colour, another dash, hollow
+    where the method's own mark is filled."""
     if number == 0:
         return style
     dash = _DASHES[(_DASHES.index(style.dash) + number) % len(_DASHES)]
     marker = _MARKERS[(_MARKERS.index(style.marker) + number // 2) % len(_MARKERS)]
-    return Style(style.colour, dash, marker, hollow=number % 2 == 1)
+    return Style(style.colour, dash, marker, hollow=style.hollow != (number % 2 == 1))
 
 
 def _made_up(method: str) -> str:

@@ -98,7 +98,7 @@ def plot(drawn: Plot, key: str) -> str:
 def _picture(drawn: Plot, lines: Sequence[Line], key: str) -> str:
     heights = ticks(max((mark.y for line in lines for mark in line.marks), default=1.0))
     widths = _widths(drawn, lines)
-    right = WIDTH - 6.0
+    right = WIDTH - (26.0 if drawn.names else 6.0)  # names are wider than numbers
     if drawn.labelled:
         right = WIDTH - 38 - 8.1 * max(len(shortened(line.label)) for line in lines)
     frame = _Frame(widths[0], widths[-1], heights[-1], right)

@@ -61,7 +61,7 @@ def _study(study: Privacy, looks: Mapping[str, Style], key: str) -> str:
         f"test NDCG@10 · {study.protocol} protocol",
         lines,
         note="Up and left is good: useful and silent. The server watches a whole run; a line joins "
-        "growing strengths of noise λ; hollow or unjoined points: it sees sums only (secure "
+        "growing strengths of noise λ; unjoined points: it sees sums only (secure "
         "aggregation).",
     )
     folded = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from unskew.report._charts import ROOM
 from unskew.report._entries import LEAKY, Entry, Figure, grouped, mapping, metric, text
 from unskew.report._plots import Line, Mark, Plot, plot
 from unskew.report._sortable import Cell, Group, Head, sortable
@@ -61,16 +62,20 @@ def side_by_side(
     entries: Sequence[Entry], published: Mapping[tuple[str, str], tuple[float, float]]
 ) -> str:
     """Pictures of all data sets that have such pairs, then a table of each."""
-    pictures, tables = [], []
+    drawn, tables = [], []
     for number, (data, of_data) in enumerate(grouped(entries, "data").items(), 1):
         pairs = sorted(pairs_of(of_data), key=lambda pair: -(pair.fall or 0.0))
         if not pairs:
             continue
         printed = [published.get((pair.free.method, data)) for pair in pairs]
-        drawn = _slopes(data, pairs, printed)
-        pictures += [plot(drawn, f"sides-plot-{number}")] if drawn.lines else []
+        drawn.append((f"sides-plot-{number}", _slopes(data, pairs, printed)))
         table = _table(pairs, printed, f"sides-{number}")
         tables.append(f"<h3>{text(data)}</h3>{table}")
+    # All of them alike: names at the ends of lines where all have room for that, else legends.
+    labelled = all(len(picture.lines) <= ROOM for _, picture in drawn)
+    pictures = [
+        plot(picture._replace(labelled=labelled), key) for key, picture in drawn if picture.lines
+    ]
     shown = f'<div class="panels">{"".join(pictures)}</div>' if pictures else ""
     return shown + "".join(tables)
 
@@ -150,6 +155,5 @@ def _slopes(
         f"test NDCG@10 · ranked: {ranked}",
         lines,
         names,
-        labelled=True,
         heading=text(data),
     )

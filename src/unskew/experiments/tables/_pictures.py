@@ -31,6 +31,9 @@ _KEYS = {
     "FedMF w/ AF": "fedmf-af",
     "FedMF w/ CF": "fedmf-cf",
     "FedMF w/ CLR": "pfedclr",
+    "w/ GA (1-)": "fedmf",
+    "LT w/o GA": "fedmf alone",
+    "FedMF w/o GA": "fedmf alone",
 }
 """Labels that stand for methods, which look the same everywhere."""
 
@@ -147,9 +150,14 @@ def item_panel(found: Row) -> Panel:
     return Panel(found["title"], "", "", tuple(series))
 
 
+def key_of(label: str) -> str:
+    """What a label stands for: the same thing looks the same in every figure."""
+    return _KEYS.get(label, label)
+
+
 def trail_panel(found: Row) -> Panel:
     series = []
     for label, points in found["trails"].items():
         xs, ys = zip(*points, strict=True)
-        series.append(Series(label, _KEYS.get(label, label), xs, ys, "trail"))
+        series.append(Series(label, key_of(label), xs, ys, "trail"))
     return Panel(f"client {found['client']}", "", "", tuple(series))

@@ -138,7 +138,8 @@ def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def by_protocol(make: Callable[[list[Row], str], str], rows: Sequence[Row]) -> str:
-    """A table per protocol that has rows, each under its name."""
+    """A table per protocol that has rows, each under its name, data sets in the usual order."""
+    rows = by_data(rows)
     present = [p for p in ("paper", "leak-free", "time") if having(rows, protocol=p)]
     return "\n\n".join(
         f"Protocol `{name}`\n\n{make(having(rows, protocol=name), name)}" for name in present

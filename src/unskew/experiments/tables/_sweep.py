@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from unskew.experiments._pool import on_common_seeds
 from unskew.experiments._reproduce import Cell
 from unskew.experiments.tables._chart import Chart, Panel, Series
 from unskew.experiments.tables._plan import (
     Plan,
     Row,
     Stores,
+    by_data,
     by_protocol,
     distinct,
     figure,
@@ -41,15 +43,24 @@ def sweep_cells(plan: Plan, setting: str, values: Sequence[Any]) -> list[Cell]:
 
 
 def sweep_rows(stores: Stores, store: str, setting: str) -> list[tuple[Any, Row]]:
-    """The sweep's rows with their values."""
+    """The sweep's rows with their values; those of a data set on the seeds they all have."""
     found: list[tuple[Any, Row]] = []
     for row in [*stores["main"], *stores[store]]:
         given = row["settings"]
         if row["method"] == "pfedclr" and set(given) <= {setting} and "privacy" not in row:
             found.append((given.get(setting, default(setting)), row))
     # Defaults alone are no sweep.
-    swept = {(row["data"], row["protocol"]) for value, row in found if value != default(setting)}
-    return [(value, row) for value, row in found if (row["data"], row["protocol"]) in swept]
+    swept = dict.fromkeys(_where(row) for value, row in found if value != default(setting))
+    pairs: list[tuple[Any, Row]] = []
+    for where in swept:
+        here = [(value, row) for value, row in found if _where(row) == where]
+        alike = on_common_seeds([row for _, row in here])
+        pairs += [(value, row) for (value, _), row in zip(here, alike, strict=True)]
+    return pairs
+
+
+def _where(row: Row) -> tuple[str, str]:
+    return row["data"], row["protocol"]
 
 
 def sweep_markdown(pairs: Sequence[tuple[Any, Row]], setting: str) -> str:
@@ -74,7 +85,7 @@ def sweep_charts(
 ) -> dict[str, Chart]:
     """A chart per protocol, a panel per data set; values side by side, whatever their distance."""
     charts = {}
-    rows = [row for _, row in pairs]
+    rows = by_data([row for _, row in pairs])
     for protocol in distinct(rows, "protocol"):
         panels = []
         for source in distinct(having(rows, protocol=protocol), "data"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unskew.experiments._paper import paper_value
+from unskew.experiments._pool import on_common_seeds
 from unskew.experiments._reproduce import Cell
 from unskew.experiments.tables._plan import (
     Plan,
@@ -60,7 +61,10 @@ def variants_of(stores: Stores) -> list[Row]:
     """The ablation's rows, wherever they are kept."""
     kinds = [(method, settings) for method, settings in VARIANTS.values()]
     rows = [row for store in ("main", "ablation") for row in stores[store]]
-    return [row for row in rows if (row["method"], row["settings"]) in kinds]
+    rows = [row for row in rows if (row["method"], row["settings"]) in kinds]
+    pairs = dict.fromkeys((row["data"], row["protocol"]) for row in rows)
+    together = [having(rows, data=source, protocol=protocol) for source, protocol in pairs]
+    return [row for group in together for row in on_common_seeds(group)]
 
 
 def _table(rows: list[Row], protocol: str) -> str:

@@ -32,6 +32,8 @@ def charts(stores: Stores) -> dict[str, Chart]:
     made = {}
     for protocol in distinct(rows, "protocol"):
         same = having(rows, protocol=protocol)
+        if len(distinct(same, "method")) < 2:  # nothing to compare with
+            continue
         panels = [_panel(having(same, data=source), source) for source in distinct(same, "data")]
         title = f"Efficiency, protocol {protocol}: area is seconds per round"
         made[f"efficiency-{protocol}"] = Chart(title, tuple(panels))
@@ -55,7 +57,8 @@ def _panel(rows: list[Row], source: str) -> Panel:
 TABLE = Table(
     "efficiency",
     "Efficiency",
-    "Each method's quality, space on a client, and time per round relative to the slowest.",
+    "Each method's quality, space on a client, and time per round relative to the slowest, as its "
+    "run took it (which may have shared the machine; the table of times has those of an idle one).",
     "main",
     cells,
     charts=charts,

@@ -6,7 +6,7 @@ from functools import partial
 
 from unskew.experiments._reproduce import Cell
 from unskew.experiments.tables._chart import Chart, Panel, Series
-from unskew.experiments.tables._pictures import picture, trail_panel, trails
+from unskew.experiments.tables._pictures import key_of, picture, trail_panel, trails
 from unskew.experiments.tables._plan import (
     QUICK_ROUNDS,
     Plan,
@@ -88,7 +88,7 @@ def _lines(rows: list[Row], part: str, metric: str) -> tuple[Series, ...]:
     lines = []
     for row in rows:
         values, name = row["curves"][part][metric], label(row["settings"]["aggregate_from"])
-        lines.append(Series(name, name, range(1, len(values) + 1), values))
+        lines.append(Series(name, key_of(name), range(1, len(values) + 1), values))
     return tuple(lines)
 
 
