@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from unskew.audit import CuriousServer, Dot, Look, auc_of_one, measure, tradeoff_picture
-from unskew.audit._attacks import direction, main_direction, support
+from unskew.audit import CuriousServer, Dot, Look, auc_of_one, measure, of_owners, tradeoff_picture
+from unskew.audit._attacks import dense_uploads, direction, main_direction, presence, support
+from unskew.audit._shadow import Classifier
 from unskew.audit._success import auc, mid_ranks, personal_auc
 from unskew.engine import Federation, model_checksum
 from unskew.experiments import RunSpec
@@ -24,7 +25,7 @@ from unskew.experiments._privacy import (
     with_noise,
 )
 from unskew.methods import create
-from unskew.types import Interactions, Split, UnskewError
+from unskew.types import Interactions, Rows, Split, UnskewError, Upload
 
 draw = np.random.default_rng(0)
 
@@ -86,6 +87,38 @@ def test_direction_finds_the_smaller_side() -> None:
     assert auc_of_one(hidden, np.arange(100) < 6) < 0.9
 
 
+def test_a_row_that_is_sent_shows_even_if_it_is_zero() -> None:
+    rows = Rows(np.array([0, 2]), np.array([1, 3], np.int32), np.zeros((2, 4), np.float32))
+    upload = Upload(rows, np.zeros((1, 0), np.float32), np.ones(1))
+    assert np.flatnonzero(support(dense_uploads(upload, np.array([0]), 5))[0]).tolist() == [1, 3]
+
+
+def test_who_took_part_shows_in_sums_despite_a_trend() -> None:
+    there = draw.random((60, 20)) < 0.6
+    owned = draw.random((20, 80)) < 0.2
+    trend = np.linspace(1, 9, 60)[:, None] ** 2 * draw.random((1, 80))
+    found = measure(presence(there @ owned + trend, there), owned)
+    assert found.personal_auc.low > 0.6
+    always = presence(there @ owned + trend, np.ones_like(there))
+    assert measure(always, owned).personal_auc.mean == pytest.approx(0.5, abs=1e-9)
+
+
+def test_what_is_known_beforehand_is_used_as_far_as_it_helps() -> None:
+    y = draw.random(4000) < 0.5
+    blind = draw.standard_normal((4000, 3)).astype(np.float32)
+    telling = (y + 0.3 * draw.standard_normal(4000)).astype(np.float32)
+    assert Classifier(blind, y, telling).trust > 1
+    assert abs(Classifier(blind, y, blind[:, 0][::-1].copy()).trust) < 0.2
+
+
+def test_the_known_item_itself_is_no_success() -> None:
+    owned = np.array([[True, True, False, False]])
+    scores = np.array([[9.0, 1.0, 2.0, 0.0]])
+    found = of_owners(scores, np.array([0]), owned)
+    assert found["auc"]["mean"] == 0.5
+    assert (found["precision"]["mean"], found["items"]) == (0.0, 1)
+
+
 SETTINGS = {"rounds": 6, "local_epochs": 3}
 
 
@@ -134,6 +167,7 @@ def test_a_sum_over_everyone_tells_nobody_apart(audits: Any) -> None:
     for span in ("one round", "whole run"):
         for attack in view[span].values():
             assert attack["personal_auc"]["mean"] == pytest.approx(0.5, abs=1e-9)
+            assert attack["heaviest"]["mean"] == pytest.approx(0.5, abs=1e-9)
     assert best(view, "one round")[1]["auc"]["mean"] > 0.5, "what is popular is not hidden"
 
 
@@ -142,7 +176,7 @@ def test_the_account_stands_in_the_row(audits: Any) -> None:
     said = audits["fedmf", 0.2]["privacy"]["local_guarantee"]["statement"]
     assert said.startswith("no guarantee")
     table = privacy_table(list(audits.values()))
-    assert table.count("\n") == 1 + len(audits)
+    assert table.count("| fedmf, full cohort |") == 2 * len(audits)
     assert strongest(audits["fedmf", 0.0]["single_uploads"], "never") is None
 
 

@@ -145,6 +145,9 @@ def test_both_figures_of_a_clipped_run() -> None:
     asked, mechanism = LocalPrivacy(noise=20.0, clip=1.0), Mechanism(20.0, "laplace", 1.0)
     report = privacy_report(asked, mechanism, np.array([2, 1, 1, 0]), rows())
     assert report["paper_epsilon"]["epsilon"]["worst"] == pytest.approx(2 * 0.5 * 1.0 / 20)
+    rowwise = Mechanism(20.0, "laplace", 1.0, "row")
+    by_row = privacy_report(asked, rowwise, np.array([2, 1, 1, 0]), rows())["paper_epsilon"]
+    assert by_row["epsilon"]["worst"] == pytest.approx(2 * 0.5 * 10 * 2 / 20), "10 rows of L1 2"
     local = report["local_guarantee"]
     assert local["sensitivity"] == 2.0
     assert local["epsilon_at_delta_0"] == pytest.approx(2 * 2 / 20)

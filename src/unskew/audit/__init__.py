@@ -5,7 +5,7 @@ from unskew.audit._picture import Dot, Look, tradeoff_picture
 from unskew.audit._server import CuriousServer
 from unskew.audit._shadow import Shadows
 from unskew.audit._skew import Bounds, Feedback
-from unskew.audit._success import Success, auc_of_one, measure
+from unskew.audit._success import Success, auc_of_one, measure, of_owners
 
 __all__ = [
     "Bounds",
@@ -19,6 +19,7 @@ __all__ = [
     "auc_of_one",
     "judge",
     "measure",
+    "of_owners",
     "random_interactions",
     "tradeoff_picture",
 ]

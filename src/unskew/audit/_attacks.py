@@ -13,16 +13,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.types import Float32, Float64, Int64, Upload
+from unskew.types import Bool, Float32, Float64, Int64, Upload
+
+_LISTED = np.float32(1e-15)
+"""What a row is worth for being sent at all, be it zero."""
+_TREND = 12
+"""Rounds from which on a trend over them can be told from who took part."""
 
 
 def dense_uploads(upload: Upload, clients: Int64, n_items: int) -> Float32:
-    """The item tables these clients (numbers within the upload) sent, zero where they sent none."""
+    """The item tables these clients (numbers within the upload) sent, zero where they sent none;
+    a row that was sent shows, even if nothing is in it."""
     indptr, items, values = upload.rows
     D = np.zeros((len(clients), n_items, values.shape[1]), np.float32)
     for at, client in enumerate(clients):
         run = slice(indptr[client], indptr[client + 1])
         D[at, items[run]] = values[run]
+        D[at, items[run], 0] += _LISTED
     return D
 
 
@@ -54,6 +61,26 @@ def direction(D: Float32, vectors: Float64) -> Float64:
 def inversion(D: Float32, vectors: Float64, Q: Float32) -> Float64:
     """(e) The client's own vector is that direction up to scale: score the items as it would."""
     return direction(D, vectors) + vectors @ Q.T.astype(np.float64)
+
+
+def presence(moves: Float64, there: Bool) -> Float64:
+    """(c, of sums) Which items move more when a client is there: ``moves``, rounds × items, less
+    what changes slowly as training goes on, summed over rounds with the client against rounds
+    without; ``there`` is rounds × clients. Of a client that was never absent the plain mean."""
+    time = np.linspace(-1.0, 1.0, len(moves))
+    slow = np.stack([time**k for k in range(3 if len(moves) >= _TREND else 1)], axis=1)
+    quick = moves - slow @ (np.linalg.pinv(slow) @ moves)
+    contrast = there - there.mean(0)
+    absent = contrast.any(0)
+    found = np.where(absent[:, None], contrast.T @ quick, moves.mean(0)[None])
+    return np.asarray(found, np.float64)
+
+
+def owner_of(row: Float64, table: Float32) -> Float64:
+    """A sum's row of an item that one client has is that client's own vector, or lies along it:
+    score the items as it would."""
+    scores = row[: table.shape[1]] @ table.T.astype(np.float64)
+    return np.asarray(scores / (np.linalg.norm(scores) + 1e-30), np.float64)
 
 
 def features(D: Float32, vectors: Float64) -> Float32:

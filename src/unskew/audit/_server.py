@@ -7,7 +7,8 @@ round's cohort. Of a client's uploads it keeps the latest scores ("one round") a
 
 Under secure aggregation a round's sum says the same about everyone in it. What is left to the
 server is who took part when: the mean of the sums with a client less the mean of those without
-(the plain mean for a client that was never absent).
+(the plain mean for a client that was never absent). And what it may know already: that a client
+has an item which nobody else has, whose row of the sum is then about that client.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from unskew.audit._attacks import (
     features,
     inversion,
     main_direction,
+    owner_of,
+    presence,
     support,
 )
 from unskew.audit._shadow import Classifier, Shadows
@@ -49,7 +52,9 @@ class CuriousServer:
         noise: float = 0.0,
         shadows: Shadows | None = None,
         invert_dense: Invert | None = None,
+        single: Int64 | None = None,
     ) -> None:
+        """``single``: items of one client each, which the server knows of."""
         self._targets, self._n_items = targets, n_items
         self._device, self._noise, self._shadows = device, noise, shadows
         self._shadow_device, self._invert_dense = shadow_device, invert_dense
@@ -61,6 +66,12 @@ class CuriousServer:
         self._latest_of_sum: dict[str, Float64] = {}
         self._contrast: dict[int, Float32] = {}
         self._contrasts = _contrasts(targets, cohorts)
+        self._moves: dict[int, list[tuple[int, Float64]]] = {}
+        self._axis: dict[int, Float64] = {}
+        self._turn: dict[int, float] = {}
+        self._single = np.zeros(0, np.int64) if single is None else single
+        self.owners = np.zeros((len(self._single), n_items))
+        self._trust: list[float] = []
         self._classifier: Classifier | None = None
         self._side = 0.0
         self._total: UploadSum | None = None
@@ -103,6 +114,29 @@ class CuriousServer:
         unit = mean[0] / (np.sqrt((mean**2).sum()) + 1e-30)
         weights = self._contrasts[round - 1][:, None, None].astype(np.float32)
         self._running(self._contrast, unit.shape[1])[:] += weights * unit
+        self._note_move(round, unit.astype(np.float64), vector[0])
+        table = getattr(self._download, "Q", getattr(self._download, "U", None))
+        if table is not None and 0 <= unit.shape[1] - table.shape[1] <= 1:
+            for at, item in enumerate(self._single):
+                self.owners[at] += owner_of(self._total.rows[item], table)
+
+    def _note_move(self, round: int, unit: Float64, vector: Float64) -> None:
+        """How each item moved along the sum's own direction, which changes little from one round to
+        the next; which of its ends is the positives' is decided over all rounds."""
+        width = unit.shape[1]
+        axis = vector if vector @ self._axis.get(width, vector) >= 0 else -vector
+        self._axis[width] = axis
+        self._turn[width] = self._turn.get(width, 0.0) + float(np.sign(axis @ vector))
+        self._moves.setdefault(width, []).append((round, unit @ axis))
+
+    def _present(self) -> Float64:
+        parts = []
+        for width, noted in self._moves.items():
+            rounds = [round - 1 for round, _ in noted]
+            moves = np.stack([move for _, move in noted])
+            turned = moves if self._turn[width] >= 0 else -moves
+            parts.append(presence(turned, self._contrasts[rounds] > 0))
+        return _together(parts)
 
     def findings(self, secure: bool) -> dict[tuple[str, str], Float64]:
         """Scores, targets × items, by attack and by what was used: "one round", "whole run"."""
@@ -114,9 +148,9 @@ class CuriousServer:
             if self._contrast:
                 contrasts = list(self._contrast.values())
                 found["support", "whole run"] = _together(support(one) for one in contrasts)
-                found["direction", "whole run"] = _together(
-                    direction(one, main_direction(one, 0.0)) for one in contrasts
-                )
+                along = _together(direction(one, main_direction(one, 0.0)) for one in contrasts)
+                found["direction", "whole run"] = along * (1.0 if self._side >= 0 else -1.0)
+                found["presence", "whole run"] = self._present()
             return found
         if self._sums:
             silent = self._heard == 0
@@ -125,6 +159,9 @@ class CuriousServer:
                 direction(one, main_direction(one, noise)) for one in self._sums.values()
             )
             totals = {**self._totals, "direction": along * (1.0 if self._side >= 0 else -1.0)}
+            if self._shadows is not None and "shadow" in totals:
+                known = float(np.mean(self._trust)) * self._shadows.known
+                totals["shadow"] = totals["shadow"] + known
             for name, scores in totals.items():
                 scores[silent] = np.nan
                 found[name, "whole run"] = scores
@@ -144,9 +181,11 @@ class CuriousServer:
         if self._invert_dense is not None and dense.shape[1]:
             scores["dense"] = self._invert_dense(self._download, dense)
             totals["dense"] = scores["dense"]
-        if self._classifier is not None:
-            scores["shadow"] = self._classifier.log_odds(features(D, found))
-            totals["shadow"] = scores["shadow"]
+        if self._classifier is not None and self._shadows is not None:
+            totals["shadow"] = self._classifier.log_odds(features(D, found))
+            known = self._classifier.trust * self._shadows.known
+            scores["shadow"] = totals["shadow"] + known
+            self._trust.append(self._classifier.trust)
         for name, values in scores.items():
             self._keep(self._latest, name, targets, values)
         for name, values in totals.items():

@@ -29,13 +29,15 @@ _NEWTON_STEPS = 12
 
 
 class Classifier:
-    """Logistic regression on standardised features, with its log-odds as score. ``side`` says where
-    a method's positives lie: 1 on the smaller side of the main direction, -1 on the larger."""
+    """Logistic regression on standardised features and on what is known of an item beforehand, with
+    its log-odds as score. ``side`` says where a method's positives lie: 1 on the smaller side of
+    the main direction, -1 on the larger. ``trust`` is the weight of what is known beforehand, which
+    counts once, however many uploads there are."""
 
-    def __init__(self, x: Float32, y: Bool, side: float = 1.0) -> None:
+    def __init__(self, x: Float32, y: Bool, known: Float32, side: float = 1.0) -> None:
         self.side = side
         self._mean, self._spread = x.mean(0), x.std(0) + np.float32(1e-12)
-        z = self._prepared(x)
+        z = np.concatenate([self._prepared(x), known[:, None]], axis=1)
         w = np.zeros(z.shape[1])
         ridge = _RIDGE * len(z) * np.eye(z.shape[1])
         # einsum and not matmul: a threaded BLAS takes seconds for this on busy cores.
@@ -48,9 +50,10 @@ class Classifier:
             w -= step
             if np.abs(step).max() < 1e-6:
                 break
-        self._weights = w
+        self._weights, self.trust = w[:-1], float(w[-1])
 
     def log_odds(self, x: Float32) -> Float64:
+        """Of the upload alone."""
         flat = self._prepared(x.reshape(-1, x.shape[-1])) @ self._weights.astype(np.float32)
         return np.asarray(np.clip(flat, -30, 30).reshape(x.shape[:-1]), np.float64)
 
@@ -69,6 +72,7 @@ class Shadows:
         draw = generator(seed, Purpose.AUDIT_DATA, 2)
         most = max(12, min(n_items // 5, 250))
         sizes = np.exp(draw.uniform(np.log(10), np.log(most), SHADOWS)).astype(int)
+        self.known = log_popularity(popularity, n_users)
         chances = (popularity + 0.5) / (popularity + 0.5).sum()
         lists = [
             np.sort(draw.choice(n_items, size, replace=False, p=chances)).astype(np.int32)
@@ -108,7 +112,14 @@ class Shadows:
         x = features(D, vectors)
         share = _NEGATIVES_PER_POSITIVE * owned.mean() / (1 - owned.mean())
         kept = owned | (self._draw.random(owned.shape) < share)
-        return Classifier(x[kept], owned[kept], side)
+        known = np.broadcast_to(self.known.astype(np.float32), owned.shape)
+        return Classifier(x[kept], owned[kept], known[kept], side)
+
+
+def log_popularity(popularity: Int64, n_users: int) -> Float64:
+    """The log-odds that a user has an item, knowing no more than how many have it."""
+    share = (popularity + 0.5) / (n_users + 1.0)
+    return np.asarray(np.log(share / (1 - share)), np.float64)
 
 
 def _tail(leaf: Any) -> Any:

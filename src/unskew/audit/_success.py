@@ -9,7 +9,7 @@ import numpy as np
 from unskew.audit._attacks import direction, main_direction, support
 from unskew.evaluation import Interval, mean_interval, wilson_interval
 from unskew.rng import Purpose, generator
-from unskew.types import Bool, Float32, Float64
+from unskew.types import Bool, Float32, Float64, Int64
 
 RECOVERED = 0.9
 """A user counts as recovered if this share of the guessed items is right."""
@@ -28,12 +28,13 @@ class Success(NamedTuple):
     """Of the n best-scored items, the share that is the user's; n is how many it has."""
     recovered: Interval
     """Share of users for whom that is above 90 %."""
+    heaviest: Interval
+    """The personal AUC of the tenth of users with most items, whose weight in a sum is largest."""
     users: int
 
     def as_json(self) -> dict[str, Any]:
         figures = {
-            name: {"mean": round(i.mean, 4), "low": round(i.low, 4), "high": round(i.high, 4)}
-            for name, i in zip(self._fields[:4], self[:4], strict=True)
+            name: as_figures(i) for name, i in zip(self._fields[:-1], self[:-1], strict=True)
         }
         return figures | {"users": self.users}
 
@@ -53,20 +54,48 @@ def measure(scores: Float64, owned: Bool, seed: int = 0) -> Success:
     n = len(scores)
     if n == 0:
         nothing = Interval(float("nan"), float("nan"), float("nan"))
-        return Success(nothing, nothing, nothing, nothing, 0)
+        return Success(nothing, nothing, nothing, nothing, nothing, 0)
     # Ties are broken at random, but every time alike.
     shuffled = generator(seed, Purpose.AUDIT_DATA, 1).permutation(scores.shape[1])
     scores, owned = scores[:, shuffled], owned[:, shuffled]
     ranks = np.stack([mid_ranks(row) for row in scores])
     precisions = np.array([_precision(s, o) for s, o in zip(scores, owned, strict=True)])
     aucs = np.array([auc(r, o) for r, o in zip(ranks, owned, strict=True)])
+    personal = personal_auc(ranks, owned)
+    heavy = np.argsort(owned.sum(1), kind="stable")[-max(2, n // 10) :]
     return Success(
-        mean_interval(aucs),
-        mean_interval(personal_auc(ranks, owned)),
-        mean_interval(precisions),
+        _interval(aucs),
+        _interval(personal),
+        _interval(precisions),
         wilson_interval(int((precisions > RECOVERED).sum()), n),
+        _interval(personal[heavy]),
         n,
     )
+
+
+def of_owners(scores: Float64, items: Int64, owned: Bool) -> dict[str, Any]:
+    """What an item that only one client has tells about that client's others: ``scores`` and
+    ``owned``, the client's items, are clients × items; the known item itself does not count."""
+    aucs, precisions = [], []
+    for row, item, has in zip(scores, items, owned, strict=True):
+        others = np.arange(len(row)) != item
+        if has[others].any():
+            aucs.append(auc(mid_ranks(row[others]), has[others]))
+            precisions.append(_precision(row[others], has[others]))
+    found = {"auc": _interval(np.array(aucs)), "precision": _interval(np.array(precisions))}
+    return {name: as_figures(interval) for name, interval in found.items()} | {"items": len(aucs)}
+
+
+def as_figures(interval: Interval) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in interval._asdict().items()}
+
+
+def _interval(values: Float64) -> Interval:
+    """Of users' figures; where all are equal there is nothing to be unsure of but other users."""
+    known = values[~np.isnan(values)]
+    if len(known) and np.ptp(known) == 0:
+        return Interval(float(known[0]), float(known[0]), float(known[0]))
+    return mean_interval(values)
 
 
 def mid_ranks(scores: Float64) -> Float64:

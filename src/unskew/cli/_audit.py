@@ -24,9 +24,12 @@ from unskew.cli._run import (
 from unskew.experiments import LeakAudit, RunSpec, append_row, audit_leak, read_rows, read_spec
 from unskew.experiments._privacy import (
     NOISES,
+    SINGLE,
+    SUMS,
     TARGETS,
     audit_privacy,
-    table_cells,
+    single_cells,
+    sums_cells,
     with_noise,
 )
 from unskew.kernels import set_threads
@@ -34,17 +37,6 @@ from unskew.methods import METHODS
 from unskew.methods import preset as preset_of
 from unskew.privacy import LocalPrivacy
 from unskew.types import UnskewError
-
-_COLUMNS = (
-    "method",
-    "noise",
-    "NDCG@10",
-    "one upload: AUC",
-    "whole run: AUC (attack)",
-    "precision",
-    "recovered",
-    "secure aggregation: personal AUC (AUC)",
-)
 
 app = typer.Typer(
     help="Audits: does the evaluation leak, what do uploads give away?", no_args_is_help=True
@@ -128,20 +120,33 @@ def privacy(
         print_json({"audits": found})
         return
     first = found[0]
-    print_table(
-        _COLUMNS,
-        [table_cells(row) for row in found],
-        title=f"{first['method']} on {Path(first['data']).name}: {first['attacked']} attacked",
-    )
+    about = f"{first['method']} on {Path(first['data']).name}, {first['attacked']} users attacked"
+    print_table(SINGLE, [single_cells(row) for row in found], title=f"{about}: every upload seen")
+    secure = first["secure_aggregation"]
+    if "refused" in secure:
+        stdout.print(f"Secure aggregation: {secure['refused']}.")
+    else:
+        print_table(SUMS, [sums_cells(row) for row in found], title=f"{about}: sums alone seen")
     stdout.print(
         "AUC: a user's item scores above one it lacks; personal AUC: higher for this user than for "
         f"users who lack it (0.5: chance for both). Popularity alone has AUC "
         f"{first['popularity_alone']['auc']['mean']:.3f}. In brackets: 95 % intervals."
     )
-    if "privacy" in first:
-        stdout.print(
-            f"Guarantee of the local mechanism: {first['privacy']['local_guarantee']['statement']}."
-        )
+    for row in found:
+        if "privacy" in row:
+            stdout.print(f"λ {row['noise']:g}: {_account(row['privacy'])}")
+
+
+def _account(private: dict[str, Any]) -> str:
+    """Both epsilons of a row, each by its name."""
+    local, paper = private["local_guarantee"], private["paper_epsilon"]["epsilon"]
+    told = f"guarantee of the local mechanism: {local['statement']}."
+    if local.get("epsilon_of_sum") is not None:
+        told += f" Of the sums, under secure aggregation: epsilon {local['epsilon_of_sum']:.3g}."
+    if paper["worst"] is None:
+        return told
+    bound = private["paper_epsilon"]["update_bound_is"]
+    return f"{told} The paper's epsilon, another thing: {paper['worst']:.3g} (by {bound})."
 
 
 def _refuse_beside_run(given: dict[str, Any]) -> None:

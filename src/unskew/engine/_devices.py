@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.engine._files import Tensor
-from unskew.types import Int64, Ragged, Rows
+from unskew.types import Int32, Int64, Ragged, Rows
 
 
 class Devices:
@@ -33,6 +33,7 @@ class Devices:
                 self._dense[name] = leaf.copy()
         first = private[0]
         self.n_users = len(first.indptr) - 1 if isinstance(first, Rows) else len(first)
+        self._all: dict[int, Int32] = {}
         self.version = np.zeros(self.n_users, np.int64)
         self.downloads: dict[int, Any] = {0: download}
 
@@ -62,9 +63,15 @@ class Devices:
             for i, user in enumerate(users):
                 run = slice(rows.indptr[i], rows.indptr[i + 1])
                 if not np.array_equal(items[user], rows.items[run]):  # else an old copy serves
-                    items[user] = rows.items[run].copy()
+                    items[user] = self._numbers(rows.items[run])
                 values[user] = rows.values[run].copy()
         self.version[users] = version
+
+    def _numbers(self, items: Int32) -> Int32:
+        """A copy to keep; whole tables, which have all items, share one."""
+        if not len(items) or items[-1] != len(items) - 1:
+            return items.copy()
+        return self._all.setdefault(len(items), items.copy())
 
     def mean_bytes(self) -> float:
         """What a device holds."""
@@ -84,7 +91,7 @@ class Devices:
     def snapshot(self) -> Devices:
         """The state as it is now; cheap, because ragged leaves are shared and never changed."""
         copy = object.__new__(Devices)
-        copy._kind, copy.n_users = self._kind, self.n_users
+        copy._kind, copy.n_users, copy._all = self._kind, self.n_users, self._all
         copy._dense = {name: array.copy() for name, array in self._dense.items()}
         copy._ragged = {name: (list(a), list(b)) for name, (a, b) in self._ragged.items()}
         copy.version, copy.downloads = self.version.copy(), dict(self.downloads)

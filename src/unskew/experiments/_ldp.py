@@ -1,8 +1,9 @@
 """The paper's three tables on local differential privacy, cell by cell, its figures beside ours.
 
 ``ldp``: PFedCLR with noise of strength 0.5 on every data set; ``ldp-methods``: what the same noise
-costs each method on ML-100K; ``ldp-noise``: PFedCLR at every strength. A table is a list of cells
-(one command each) and a function that makes Markdown of their rows.
+costs each method on ML-100K; ``ldp-noise``: PFedCLR at every strength. FedRefit stands beside it in
+all of them. A table is a list of cells (one command each) and a function that makes Markdown of
+their rows.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def ldp_cells(
     """The runs of a table. ``settings`` by method, for example the presets of a data set."""
     if table not in TABLES:
         raise UnskewError(f'There is no table "{table}"; there are {", ".join(TABLES)}.')
-    chosen = methods or ((*COMPARED, *BESIDE) if table == "ldp-methods" else ("pfedclr",))
+    chosen = methods
+    if chosen is None:
+        chosen = (*(COMPARED if table == "ldp-methods" else ("pfedclr",)), *BESIDE)
     strengths = STRENGTHS if table == "ldp-noise" else (0.0, STRENGTH)
     return [
         _cell(method, source, protocol, seeds, noise, (settings or {}).get(method, {}))
@@ -146,17 +149,18 @@ def _with_and_without(rows: Sequence[Mapping[str, Any]], protocol: str) -> str:
 
 def _by_strength(rows: Sequence[Mapping[str, Any]], protocol: str) -> str:
     head = " | ".join(f"λ = {noise:g}" for noise in STRENGTHS)
-    lines = [f"| data | metric | {head} |", "|---|---|" + "---|" * len(STRENGTHS)]
-    cells = {(row["data"], noise_of(row)): row for row in rows}
-    for data in dict.fromkeys(row["data"] for row in rows):
-        found = _alike([cells.get((data, noise)) for noise in STRENGTHS])
+    lines = [f"| data | method | metric | {head} |", "|---|---|---|" + "---|" * len(STRENGTHS)]
+    cells = {(row["data"], row["method"], noise_of(row)): row for row in rows}
+    for data, method in dict.fromkeys((row["data"], row["method"]) for row in rows):
+        found = _alike([cells.get((data, method, noise)) for noise in STRENGTHS])
         for at, metric in enumerate(("hr@10", "ndcg@10")):
             shown = []
             for row, noise in zip(found, STRENGTHS, strict=True):
-                printed = published("pfedclr", data, noise)
+                printed = published(method, data, noise)
                 ours = None if row is None else float(_figures(row)[metric]["mean"])
                 shown.append(_beside(ours, None if printed is None else printed[at], protocol))
-            lines.append(f"| {data} | {metric.upper()} | " + " | ".join(shown) + " |")
+            name = metric.upper()
+            lines.append(f"| {data} | {method} | {name} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
 
 

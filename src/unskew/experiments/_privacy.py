@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.audit import CuriousServer, Shadows, measure
+from unskew.audit import CuriousServer, Shadows, measure, of_owners
 from unskew.engine import Federation
 from unskew.evaluation import prepare
 from unskew.experiments._private import account, mechanism_of
@@ -53,6 +53,7 @@ def audit_privacy(
     shadow_device = None if mechanism is None else PrivateUploads(mechanism)
     chosen = _chosen(split, targets, seed)
     popularity = np.bincount(split.seen.items, minlength=split.n_items)
+    single = np.flatnonzero(popularity == 1)
     rounds = method.config.rounds
     plan = Federation(method, split, seed)
     server = CuriousServer(
@@ -64,6 +65,7 @@ def audit_privacy(
         noise=0.0 if mechanism is None else mechanism.noise,
         shadows=Shadows(method, split.n_items, popularity, split.n_users, seed),
         invert_dense=_network_inversion(method, split, seed),
+        single=single,
     )
     federation = Federation(method, split, seed, transform=server)
     state = federation.start()
@@ -86,6 +88,8 @@ def audit_privacy(
     }
     if method.aggregation == "sum":
         secure = _measured(server.findings(secure=True), owned)
+        if len(single):
+            secure["single_owners"] = _owners_found(server, split, single, popularity)
     private = {}
     if spec.ldp is not None and mechanism is not None:
         private = {"privacy": account(spec.ldp, mechanism, federation, state.rows)}
@@ -129,39 +133,67 @@ def strongest(view: Mapping[str, Any], span: str) -> tuple[str, dict[str, Any]] 
     return name, known[name]
 
 
+SINGLE = (
+    *("method", "λ", "NDCG@10", "one upload: AUC", "precision", "recovered"),
+    *("whole run: AUC", "by", "precision", "recovered"),
+)
+SUMS = (
+    *("method", "λ", "one round: personal AUC", "AUC", "whole run: personal AUC", "by"),
+    *("of the heaviest tenth", "AUC", "owner of a single item: AUC", "precision"),
+)
+"""Heads of the two tables: attacks on uploads one by one, and on sums alone."""
+
+
 def privacy_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table: what each method gives away at each strength of noise."""
-    lines = [
-        "| method | λ | NDCG@10 | one upload: AUC | whole run: AUC (attack) | precision | "
-        "recovered | secure aggregation: personal AUC (AUC) |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += ["| " + " | ".join(table_cells(row)) + " |" for row in rows]
-    return "\n".join(lines)
+    """Two Markdown tables: what a server learns that sees every upload, and one that sees sums."""
+    sums = [sums_cells(row) for row in rows if "refused" not in row["secure_aggregation"]]
+    return (
+        f"The server sees every upload:\n\n{_markdown(SINGLE, [single_cells(r) for r in rows])}"
+        f"\n\nUnder secure aggregation it sees sums alone:\n\n{_markdown(SUMS, sums)}"
+    )
 
 
-def table_cells(row: Mapping[str, Any]) -> list[str]:
-    """A row's figures as text, in the order of the table's columns."""
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    texts = ["| " + " | ".join(line) + " |" for line in (head, *lines)]
+    return "\n".join([texts[0], "|" + "---|" * len(head), *texts[1:]])
+
+
+def single_cells(row: Mapping[str, Any]) -> list[str]:
+    """A row's figures against single uploads as text, in the order of ``SINGLE``."""
     one, whole = (best(row["single_uploads"], span) for span in SPANS)
-    secure_view = row["secure_aggregation"]
-    secure = "refused: needs single uploads"
-    if "refused" not in secure_view:
-        found = strongest(secure_view, "whole run") or strongest(secure_view, "one round")
-        secure = "–"
-        if found:
-            secure = f"{_with_interval(found[1]['personal_auc'])} ({found[1]['auc']['mean']:.3f})"
-    full = row["participation"] == 1.0
-    name = row["method"] + (", full cohort" if full else "")
     return [
-        name,
-        _noise_text(row),
+        *_named(row),
         f"{row['quality']['best_ndcg@10']:.4f}",
-        "–" if one is None else _with_interval(one[1]["auc"]),
-        "–" if whole is None else f"{_with_interval(whole[1]['auc'])} ({whole[0]})",
-        "–" if whole is None else f"{whole[1]['precision']['mean']:.3f}",
-        "–" if whole is None else f"{whole[1]['recovered']['mean']:.0%}",
-        secure,
+        *(_with_interval(None if one is None else one[1][name]) for name in _FIGURES),
+        _with_interval(None if whole is None else whole[1]["auc"]),
+        "–" if whole is None else whole[0],
+        *(_with_interval(None if whole is None else whole[1][name]) for name in _FIGURES[1:]),
     ]
+
+
+def sums_cells(row: Mapping[str, Any]) -> list[str]:
+    """Those against sums, in the order of ``SUMS``; personal AUC by the attack that has most of it,
+    AUC by the one that has most of that."""
+    view = row["secure_aggregation"]
+    texts = _named(row)
+    for span in SPANS:
+        found, most = strongest(view, span), best(view, span)
+        texts.append(_with_interval(found and found[1]["personal_auc"]))
+        if span == SPANS[1]:
+            texts.append(found[0] if found else "–")
+            texts.append(_with_interval(found and found[1].get("heaviest")))
+        texts.append(_with_interval(most and most[1]["auc"]))
+    alone = view.get("single_owners", {"items": 0})
+    known = alone if alone["items"] else {}
+    return [*texts, *(_with_interval(known.get(name)) for name in _FIGURES[:2])]
+
+
+_FIGURES = ("auc", "precision", "recovered")
+
+
+def _named(row: Mapping[str, Any]) -> list[str]:
+    full = row["participation"] == 1.0
+    return [row["method"] + (", full cohort" if full else ""), _noise_text(row)]
 
 
 def best(view: Mapping[str, Any], span: str) -> tuple[str, dict[str, Any]] | None:
@@ -182,7 +214,9 @@ def _noise_text(row: Mapping[str, Any]) -> str:
     return f"{text} {account['kind']}, {account['norm']} clip {account['clip']:g}"
 
 
-def _with_interval(figure: Mapping[str, float]) -> str:
+def _with_interval(figure: Mapping[str, float] | None) -> str:
+    if figure is None:
+        return "–"
     return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
 
 
@@ -196,6 +230,25 @@ def _owned(split: Split, users: Int64) -> Any:
     for at, user in enumerate(users):
         owned[at, split.seen.of(int(user))] = True
     return owned
+
+
+def _owners(split: Split, items: Int64) -> Any:
+    """The items of whoever has each of these, which only one client has."""
+    counts = split.seen.counts()
+    owner = np.repeat(np.arange(split.n_users), counts)
+    of_item = np.zeros(split.n_items, np.int64)
+    of_item[split.seen.items] = owner
+    return _owned(split, of_item[items])
+
+
+def _owners_found(
+    server: CuriousServer, split: Split, single: Int64, popularity: Int64
+) -> dict[str, Any]:
+    """What sums tell about clients known for an item that nobody else has; popularity beside."""
+    theirs = (single, _owners(split, single))
+    everybody = np.tile(popularity.astype(np.float64), (len(single), 1))
+    alone = of_owners(everybody, *theirs)["auc"]
+    return of_owners(server.owners, *theirs) | {"popularity_alone": alone}
 
 
 def _measured(findings: Mapping[tuple[str, str], Float64], owned: Any) -> dict[str, Any]:

@@ -121,6 +121,8 @@ def senders(rows: Rows, sends: Bool) -> Rows:
     counts = np.diff(rows.indptr)
     kept = np.repeat(sends, counts)
     indptr = np.concatenate(([0], np.cumsum(counts[sends])))
+    if kept.all():  # tables of a whole round are large: no copy without need
+        return Rows(indptr, rows.items, rows.values)
     return Rows(indptr, rows.items[kept], rows.values[kept])
 
 

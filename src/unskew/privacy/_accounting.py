@@ -123,15 +123,18 @@ def privacy_report(
         "norm": None if mechanism.clip is None else mechanism.norm,
         "equal_weights": mechanism.clip is not None,
         "rounds": {"worst_client": worst, "median_client": median},
-        "paper_epsilon": _paper(mechanism, figures),
+        "paper_epsilon": _paper(mechanism, shape, figures),
         "local_guarantee": _guarantee(asked, mechanism, shape, worst, median, figures),
     }
 
 
-def _paper(mechanism: Mechanism, figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """eta C bounds the update, and the update is what we clip: S_u = 2 p_u clip."""
+def _paper(
+    mechanism: Mechanism, shape: Shape, figures: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """eta C bounds the update, and the update is what we clip: S_u = 2 p_u C, with C the bound in
+    the norm that the noise is for, L1 for Laplace and L2 for Gaussian."""
     seen = max(f["largest_l1" if mechanism.kind == "laplace" else "largest_l2"] for f in figures)
-    bound = seen if mechanism.clip is None else mechanism.clip
+    bound = seen if mechanism.clip is None else sensitivity(mechanism, shape) / 2
     shares = {
         "worst": max(f["largest_share"] for f in figures),
         "median": statistics.median(f["median_share"] for f in figures),

@@ -15,8 +15,9 @@ def _cells(name: str, *own: str) -> Callable[[Plan], list[Cell]]:
     def cells(plan: Plan) -> list[Cell]:
         data = plan.sources(*own)
         chosen = None
-        if name == "ldp-methods" and plan.methods is not None:
-            chosen = [method for method in (*COMPARED, *BESIDE) if method in plan.methods]
+        if plan.methods is not None:
+            own_methods = COMPARED if name == "ldp-methods" else ("pfedclr",)
+            chosen = [m for m in (*own_methods, *BESIDE) if m in plan.methods]
         made = ldp_cells(name, data, plan.protocols, plan.seeds, chosen)
         if plan.quick and name == "ldp-noise":
             ends = ("0.1", "1")
@@ -29,7 +30,7 @@ def _cells(name: str, *own: str) -> Callable[[Plan], list[Cell]]:
 def _rows(stores: Stores, name: str) -> list[Row]:
     private = [row for row in stores["ldp"] if "privacy" in row and not row["settings"]]
     rows = [*plain(stores["main"]), *plain(stores["ldp"]), *private]
-    methods = (*COMPARED, *BESIDE) if name == "ldp-methods" else ("pfedclr",)
+    methods = (*(COMPARED if name == "ldp-methods" else ("pfedclr",)), *BESIDE)
     rows = [row for row in rows if row["method"] in methods]
     if name != "ldp-noise":
         rows = [row for row in rows if noise_of(row) in (0.0, STRENGTH)]
@@ -52,7 +53,7 @@ TABLES = (
     _table(
         "ldp",
         "Local differential privacy",
-        "PFedCLR with Laplace noise of the paper's strength on every upload.",
+        "PFedCLR, and FedRefit beside it, with Laplace noise of the paper's strength on uploads.",
         *DATASETS,
     ),
     _table(
@@ -64,7 +65,7 @@ TABLES = (
     _table(
         "ldp-noise",
         "Every strength of noise",
-        "PFedCLR under noise of growing strength.",
+        "PFedCLR, and FedRefit beside it, under noise of growing strength.",
         *DATASETS,
     ),
 )
