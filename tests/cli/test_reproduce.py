@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,6 +76,7 @@ def test_one_method_against_the_others(tmp_path):
     document = (tmp_path / "docs/results.md").read_text()
     assert f"{row['difference']:+.4f}" in document
 
+    shutil.rmtree(tmp_path / "runs")  # as on a fresh clone: rows, but no per-user values
     reproduce(tmp_path, *cells, table="against")
     assert len((tmp_path / "results/main.jsonl").read_text().splitlines()) == 2, "nothing ran again"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from unskew.cli._options import DataDir, parse_seeds
 from unskew.cli._output import stderr, stdout
 from unskew.cli._pages import fill_table, write_text
 from unskew.cli._progress import CellProgress
+from unskew.cli._todo import Job, Places, own_settings, pair_of, todo
 from unskew.data import check_source
 from unskew.experiments import (
     DATASETS,
@@ -24,37 +25,18 @@ from unskew.experiments import (
     document,
     fingerprint,
     in_order,
-    missing,
     pooled,
-    read_rows,
     run_cell,
     run_here,
     side_by_side,
     users_folder,
 )
-from unskew.experiments.tables import STORES, TABLES, Plan, Table, Task, plain
+from unskew.experiments.tables import STORES, TABLES, Plan, Task, plain
 from unskew.types import UnskewError
 
 NAMES = (*TABLES, "all")
 _SIDE_BY_SIDE = ("pfedclr", "fedmf", "fedrefit", "popularity", "ease")
 """The methods of the page's table: the paper's, its backbone, ours, and two for honesty's sake."""
-_RUNS = tuple(name for name in STORES if name not in ("curves", "against"))
-"""The files with rows of cells."""
-
-
-class Places(NamedTuple):
-    """Where things are kept."""
-
-    results: Path
-    keep: Path
-    doc: Path
-    figures: Path
-    data_dir: Path | None
-
-    def rows(self, store: str, quick: bool) -> list[dict[str, Any]]:
-        """A quick run sees quick rows only, any other only the others."""
-        rows = read_rows(self.results / f"{store}.jsonl")
-        return [row for row in rows if bool(row.get("quick")) == quick]
 
 
 def reproduce(
@@ -123,7 +105,7 @@ def reproduce(
     if quick:
         stderr.print("Quick run: a few rounds, one seed; its figures say nothing about methods.")
     tables = list(TABLES.values()) if name == "all" else [TABLES[name]]
-    jobs = [] if no_run else _todo(tables, plan, places)
+    jobs = [] if no_run else todo(tables, plan, places)
     failures = _run(jobs, plan, places)
     if TABLES["against"] in tables and not no_run:
         _compare(TABLES["against"].cells(plan), {job.cell.command for job in jobs}, plan, places)
@@ -144,54 +126,6 @@ def _check_names(sources: Sequence[str], protocols: Sequence[str]) -> None:
         check_source(name)
     for protocol in protocols:
         RunSpec(protocol=protocol)
-
-
-class Job(NamedTuple):
-    """A cell to run, the file for its row, and whether its per-user values or curves are kept."""
-
-    cell: Cell | Task
-    store: str
-    keep: bool
-    curves: bool
-
-
-def _todo(tables: Sequence[Table], plan: Plan, places: Places) -> list[Job]:
-    """What has to be run, each cell once whichever tables need it."""
-    rows = [row for store in _RUNS for row in places.rows(store, plan.quick)]
-    curves = places.rows("curves", plan.quick)
-    jobs: dict[str, Job] = {}
-    for table in tables:
-        cells = list(table.cells(plan))
-        kept = table.name == "against"
-        runs = [cell for cell in cells if isinstance(cell, Cell)]
-        if kept:  # per-user values are needed of all seeds together
-            headers = [users_folder(places.keep, cell) / "run.json" for cell in runs]
-            unmade = [cell for cell, at in zip(cells, headers, strict=True) if not at.exists()]
-        else:
-            unmade = missing(cells, rows)
-        if table.curves and table.name != "main":
-            unmade += missing(runs, curves)
-        for cell in unmade:
-            known = jobs.get(cell.command, Job(cell, "", False, False))
-            store = known.store or _store(cell, table, plan)
-            # What runs with all its seeds for a table serves a later comparison as well.
-            whole = store == "main" and isinstance(cell, Cell) and cell.seeds == plan.seeds
-            keep, curved = known.keep or kept or whole, known.curves or table.curves
-            jobs[cell.command] = Job(cell, store, keep, curved)
-    return list(jobs.values())
-
-
-def _store(cell: Cell | Task, table: Table, plan: Plan) -> str:
-    """Runs of a method as it comes are rows of the main table, whoever asked for them."""
-    if isinstance(cell, Cell) and not [key for key, _ in _own(cell, plan)]:
-        return "main"
-    return table.store
-
-
-def _own(cell: Cell, plan: Plan) -> list[tuple[str, str]]:
-    """A cell's settings without what made it short."""
-    short = plan.shortened(cell._replace(settings=())).settings
-    return [pair for pair in cell.settings if not (short and pair[0] == "rounds")]
 
 
 def _run(jobs: Sequence[Job], plan: Plan, places: Places) -> int:
@@ -244,7 +178,7 @@ def _make(job: Job, plan: Plan, places: Places) -> dict[str, Any]:
     if not plan.quick:
         return run_cell(cell, places.data_dir, keep)
     row = run_here(cell, places.data_dir, keep)
-    own = {key for key, _ in _own(cell, plan)}
+    own = {key for key, _ in own_settings(cell, plan)}
     row["settings"] = {key: value for key, value in row["settings"].items() if key in own}
     return row | _quick(plan)
 
@@ -264,7 +198,7 @@ def _compare(cells: Sequence[Any], fresh: set[str], plan: Plan, places: Places) 
     """The first method against each of the others, wherever both have been run; again only where
     one of the two is fresh."""
     run = [cell for cell in cells if (users_folder(places.keep, cell) / "run.json").exists()]
-    known = {_pair(row) for row in places.rows("against", plan.quick)}
+    known = {pair_of(row) for row in places.rows("against", plan.quick)}
     for ours in (cell for cell in run if cell.method == cells[0].method):
         for theirs in run:
             same = (theirs.data, theirs.protocol) == (ours.data, ours.protocol)
@@ -273,10 +207,6 @@ def _compare(cells: Sequence[Any], fresh: set[str], plan: Plan, places: Places) 
             if same and theirs.method != ours.method and stale:
                 row = comparison(places.keep, ours, theirs) | _quick(plan)
                 append_row(places.results / "against.jsonl", row)
-
-
-def _pair(row: dict[str, Any]) -> tuple[str, ...]:
-    return row["data"], row["protocol"], row["method"], row["against"]
 
 
 def _fill(page: Path, rows: list[dict[str, Any]]) -> None:
