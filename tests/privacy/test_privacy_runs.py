@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from unskew.engine import Federation
 from unskew.experiments import RunSpec, run
+from unskew.experiments._private import mechanism_of, uploads_of
+from unskew.methods import create
 from unskew.privacy import LocalPrivacy
-from unskew.types import Interactions, UnskewError
+from unskew.types import Cohort, Interactions, Split, UnskewError, Upload
 
 pytest.importorskip("dp_accounting")
 SMALL = {"rounds": 4, "local_epochs": 1, "dim": 4}
@@ -104,3 +108,27 @@ def test_bad_options_get_one_sentence(options: tuple[Any, ...], words: str, tmp_
     assert words in stderr
     assert len(stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir()), "nothing was started"
+
+
+def test_rows_of_rare_items_stay_home(tiny_split: Split) -> None:
+    users = np.bincount(tiny_split.seen.items, minlength=tiny_split.n_items)
+    least = int(np.median(users)) + 1
+    spec = RunSpec("fedmf", ldp=LocalPrivacy(noise=0.0, least_users=least))
+    device = uploads_of(spec, tiny_split, mechanism_of(spec, tiny_split))
+    seen: list[Upload] = []
+
+    def look(upload: Upload, cohort: Cohort) -> Upload:
+        assert device is not None
+        seen.extend([upload, device(upload, cohort)])
+        return seen[-1]
+
+    federation = Federation(create("fedmf", rounds=1), tiny_split, 0, transform=look)
+    federation.step(federation.start())
+    for made, sent in zip(seen[::2], seen[1::2], strict=True):
+        common = users[made.rows.items] >= least
+        assert 0 < common.sum() < len(common)
+        np.testing.assert_array_equal(sent.rows.items, made.rows.items[common])
+        np.testing.assert_array_equal(sent.rows.values, made.rows.values[common])
+        assert len(sent.rows.indptr) == len(made.rows.indptr)
+    with pytest.raises(UnskewError, match="least_users = 0 must be a whole number"):
+        LocalPrivacy(noise=0.0, least_users=0)

@@ -77,8 +77,8 @@ def presence(moves: Float64, there: Bool) -> Float64:
 
 
 def owner_of(row: Float64, table: Float32) -> Float64:
-    """A sum's row of an item that one client has is that client's own vector, or lies along it:
-    score the items as it would."""
+    """A sum's row of an item that one client has is that client's own vector, or lies along it, and
+    of few clients the sum of theirs: score the items as they would."""
     scores = row[: table.shape[1]] @ table.T.astype(np.float64)
     return np.asarray(scores / (np.linalg.norm(scores) + 1e-30), np.float64)
 

@@ -8,7 +8,7 @@ round's cohort. Of a client's uploads it keeps the latest scores ("one round") a
 Under secure aggregation a round's sum says the same about everyone in it. What is left to the
 server is who took part when: the mean of the sums with a client less the mean of those without
 (the plain mean for a client that was never absent). And what it may know already: that a client
-has an item which nobody else has, whose row of the sum is then about that client.
+has an item which few others have, whose row of the sum is then about those few.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class CuriousServer:
         noise: float = 0.0,
         shadows: Shadows | None = None,
         invert_dense: Invert | None = None,
-        single: Int64 | None = None,
+        rare: Int64 | None = None,
     ) -> None:
-        """``single``: items of one client each, which the server knows of."""
+        """``rare``: items of few clients, who are known to have them."""
         self._targets, self._n_items = targets, n_items
         self._device, self._noise, self._shadows = device, noise, shadows
         self._shadow_device, self._invert_dense = shadow_device, invert_dense
@@ -69,8 +69,9 @@ class CuriousServer:
         self._moves: dict[int, list[tuple[int, Float64]]] = {}
         self._axis: dict[int, Float64] = {}
         self._turn: dict[int, float] = {}
-        self._single = np.zeros(0, np.int64) if single is None else single
-        self.owners = np.zeros((len(self._single), n_items))
+        self._rare = np.zeros(0, np.int64) if rare is None else rare
+        self.owners = np.zeros((len(self._rare), n_items))
+        """What each of those items tells about the others of whoever has it."""
         self._trust: list[float] = []
         self._classifier: Classifier | None = None
         self._side = 0.0
@@ -117,7 +118,7 @@ class CuriousServer:
         self._note_move(round, unit.astype(np.float64), vector[0])
         table = getattr(self._download, "Q", getattr(self._download, "U", None))
         if table is not None and 0 <= unit.shape[1] - table.shape[1] <= 1:
-            for at, item in enumerate(self._single):
+            for at, item in enumerate(self._rare):
                 self.owners[at] += owner_of(self._total.rows[item], table)
 
     def _note_move(self, round: int, unit: Float64, vector: Float64) -> None:

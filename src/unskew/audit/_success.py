@@ -74,8 +74,8 @@ def measure(scores: Float64, owned: Bool, seed: int = 0) -> Success:
 
 
 def of_owners(scores: Float64, items: Int64, owned: Bool) -> dict[str, Any]:
-    """What an item that only one client has tells about that client's others: ``scores`` and
-    ``owned``, the client's items, are clients × items; the known item itself does not count."""
+    """What a rare item tells about the other items of a client who has it: ``scores`` and the
+    client's items ``owned`` are clients × items; the known item itself does not count."""
     aucs, precisions = [], []
     for row, item, has in zip(scores, items, owned, strict=True):
         others = np.arange(len(row)) != item

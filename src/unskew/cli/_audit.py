@@ -19,6 +19,7 @@ from unskew.cli._run import (
     LdpEpsilon,
     LdpKind,
     LdpNorm,
+    LeastUsers,
     gather_ldp,
 )
 from unskew.experiments import LeakAudit, RunSpec, append_row, audit_leak, read_rows, read_spec
@@ -64,6 +65,7 @@ def privacy(
     ldp_clip: LdpClip = None,
     ldp_norm: LdpNorm = None,
     ldp_kind: LdpKind = None,
+    ldp_least_users: LeastUsers = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value")] = None,
     preset: Annotated[str | None, typer.Option(help="Settings recorded for a data set.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Global rounds.", min=1)] = None,
@@ -85,7 +87,9 @@ def privacy(
     A run is audited with its own privacy settings; a method at the paper's noise strengths.
     """
     set_threads(threads)
-    ldp = gather_ldp(None, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind)
+    ldp = gather_ldp(None, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind, ldp_least_users)
+    if ldp_least_users is not None and "epsilon" not in ldp:
+        del ldp["noise"]  # --noise says which
     if "epsilon" in ldp and noise is not None:
         raise UnskewError("--ldp-epsilon sets the noise by itself; leave out --noise.")
     if target is not None and (Path(target) / "run.json").exists():
@@ -210,8 +214,9 @@ def _privacy_command(spec: RunSpec, users: int) -> str:
     given = {key: value for key, value in spec.to_json()["ldp"].items() if value is not None}
     if "noise" in given:
         parts += ["--noise", f"{given.pop('noise'):g}"]
-    if spec.ldp.clip is not None:
-        parts += [f"--ldp-{key}={value}" for key, value in given.items()]
+    if spec.ldp.clip is None:
+        given = {key: value for key, value in given.items() if key == "least_users"}
+    parts += [f"--ldp-{key.replace('_', '-')}={value}" for key, value in given.items()]
     return shlex.join(parts)
 
 

@@ -33,6 +33,11 @@ LdpKind = Annotated[
     str | None, typer.Option(help="laplace, or gaussian (default with --ldp-norm l2).")
 ]
 
+LeastUsers = Annotated[
+    int | None,
+    typer.Option(help="Send no rows of items that fewer users than this have.", min=1),
+]
+
 
 def run(
     method: Annotated[str | None, typer.Option(help="See `unskew methods`.")] = None,
@@ -63,6 +68,7 @@ def run(
     ldp_clip: LdpClip = None,
     ldp_norm: LdpNorm = None,
     ldp_kind: LdpKind = None,
+    ldp_least_users: LeastUsers = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
     data_dir: DataDir = None,
     threads: Threads = 0,
@@ -86,7 +92,9 @@ def run(
     settings = {**recorded, **values.get("settings", {}), **given_settings}
     if rounds is not None:
         settings["rounds"] = rounds
-    ldp = gather_ldp(ldp_noise, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind)
+    ldp = gather_ldp(
+        ldp_noise, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind, ldp_least_users
+    )
     if ldp:
         values["ldp"] = dict(values.get("ldp") or {}) | ldp
     spec = RunSpec.from_mapping(values | {"settings": settings})
@@ -180,10 +188,13 @@ def gather_ldp(
     clip: float | None,
     norm: str | None,
     kind: str | None,
+    least_users: int | None = None,
 ) -> dict[str, Any]:
-    """The privacy options that were given."""
-    names = ("noise", "epsilon", "delta", "clip", "norm", "kind")
-    values = (noise, epsilon, delta, clip, norm, kind)
+    """The privacy options that were given; rows may be kept back without any noise."""
+    if least_users is not None and noise is None and epsilon is None:
+        noise = 0.0
+    names = ("noise", "epsilon", "delta", "clip", "norm", "kind", "least_users")
+    values = (noise, epsilon, delta, clip, norm, kind, least_users)
     return {k: v for k, v in zip(names, values, strict=True) if v is not None}
 
 
@@ -203,6 +214,10 @@ def privacy_lines(account: dict[str, Any]) -> list[str]:
         f"Paper's epsilon ({paper['definition']}): {figure}.",
         f"Guarantee of the local mechanism: {guarantee['statement']}.",
     ]
+    if account.get("least_users"):
+        lines.append(
+            f"Rows of items that fewer than {account['least_users']} users have stay home."
+        )
     if guarantee["holds"] and guarantee["epsilon_of_sum"] is not None:
         lines.append(
             f"Under secure aggregation, where only sums are seen: epsilon "

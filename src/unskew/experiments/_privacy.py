@@ -11,11 +11,11 @@ import numpy as np
 from unskew.audit import CuriousServer, Shadows, measure, of_owners
 from unskew.engine import Federation
 from unskew.evaluation import prepare
-from unskew.experiments._private import account, mechanism_of
+from unskew.experiments._private import account, mechanism_of, uploads_of
 from unskew.experiments._spec import RunSpec
 from unskew.kernels.mlp import score_mlp
 from unskew.methods import METHODS
-from unskew.privacy import LocalPrivacy, PrivateUploads
+from unskew.privacy import LocalPrivacy
 from unskew.rng import Purpose, generator
 from unskew.types import Float32, Float64, Int64, Interactions, Rows, Split, UnskewError
 
@@ -49,11 +49,10 @@ def audit_privacy(
         )
     split, seed = prepare(interactions, spec.protocol), spec.seeds[0]
     mechanism = mechanism_of(spec, split)
-    device = None if mechanism is None else PrivateUploads(mechanism)
-    shadow_device = None if mechanism is None else PrivateUploads(mechanism)
+    device, shadow_device = (uploads_of(spec, split, mechanism) for _ in range(2))
     chosen = _chosen(split, targets, seed)
     popularity = np.bincount(split.seen.items, minlength=split.n_items)
-    single = np.flatnonzero(popularity == 1)
+    rarest = _rarest(spec, popularity)
     rounds = method.config.rounds
     plan = Federation(method, split, seed)
     server = CuriousServer(
@@ -65,7 +64,7 @@ def audit_privacy(
         noise=0.0 if mechanism is None else mechanism.noise,
         shadows=Shadows(method, split.n_items, popularity, split.n_users, seed),
         invert_dense=_network_inversion(method, split, seed),
-        single=single,
+        rare=rarest,
     )
     federation = Federation(method, split, seed, transform=server)
     state = federation.start()
@@ -88,8 +87,8 @@ def audit_privacy(
     }
     if method.aggregation == "sum":
         secure = _measured(server.findings(secure=True), owned)
-        if len(single):
-            secure["single_owners"] = _owners_found(server, split, single, popularity)
+        if len(rarest):
+            secure["rare_items"] = _owners_found(server, split, rarest, popularity)
     private = {}
     if spec.ldp is not None and mechanism is not None:
         private = {"privacy": account(spec.ldp, mechanism, federation, state.rows)}
@@ -139,7 +138,7 @@ SINGLE = (
 )
 SUMS = (
     *("method", "λ", "one round: personal AUC", "AUC", "whole run: personal AUC", "by"),
-    *("of the heaviest tenth", "AUC", "owner of a single item: AUC", "precision"),
+    *("of the heaviest tenth", "AUC", "owner of a rare item: AUC", "precision"),
 )
 """Heads of the two tables: attacks on uploads one by one, and on sums alone."""
 
@@ -183,8 +182,7 @@ def sums_cells(row: Mapping[str, Any]) -> list[str]:
             texts.append(found[0] if found else "–")
             texts.append(_with_interval(found and found[1].get("heaviest")))
         texts.append(_with_interval(most and most[1]["auc"]))
-    alone = view.get("single_owners", {"items": 0})
-    known = alone if alone["items"] else {}
+    known = view.get("rare_items", {})
     return [*texts, *(_with_interval(known.get(name)) for name in _FIGURES[:2])]
 
 
@@ -209,6 +207,8 @@ def _noise_text(row: Mapping[str, Any]) -> str:
     """The strength of noise; of what kind and with which clip where there is one."""
     text = f"{row['noise']:.3g}"
     account = row.get("privacy", {})
+    if account.get("least_users"):
+        text += f", items of {account['least_users']:g} users or more"
     if account.get("clip") is None:
         return text
     return f"{text} {account['kind']}, {account['norm']} clip {account['clip']:g}"
@@ -232,23 +232,28 @@ def _owned(split: Split, users: Int64) -> Any:
     return owned
 
 
-def _owners(split: Split, items: Int64) -> Any:
-    """The items of whoever has each of these, which only one client has."""
-    counts = split.seen.counts()
-    owner = np.repeat(np.arange(split.n_users), counts)
-    of_item = np.zeros(split.n_items, np.int64)
-    of_item[split.seen.items] = owner
-    return _owned(split, of_item[items])
+def _rarest(spec: RunSpec, popularity: Int64) -> Int64:
+    """The items with fewest users among those whose rows are sent, where that is one user or the
+    least that was asked for."""
+    least = 1 if spec.ldp is None else spec.ldp.least_users or 1
+    return np.flatnonzero(popularity == least)
 
 
 def _owners_found(
-    server: CuriousServer, split: Split, single: Int64, popularity: Int64
+    server: CuriousServer, split: Split, rarest: Int64, popularity: Int64
 ) -> dict[str, Any]:
-    """What sums tell about clients known for an item that nobody else has; popularity beside."""
-    theirs = (single, _owners(split, single))
-    everybody = np.tile(popularity.astype(np.float64), (len(single), 1))
-    alone = of_owners(everybody, *theirs)["auc"]
-    return of_owners(server.owners, *theirs) | {"popularity_alone": alone}
+    """What sums tell about clients who are known to have one of these items; popularity beside."""
+    owner = np.repeat(np.arange(split.n_users), split.seen.counts())
+    known = np.flatnonzero(np.isin(split.seen.items, rarest))
+    items, users = split.seen.items[known].astype(np.int64), owner[known]
+    owned = _owned(split, users)
+    everybody = np.tile(popularity.astype(np.float64), (len(items), 1))
+    scores = server.owners[np.searchsorted(rarest, items)]
+    return of_owners(scores, items, owned) | {
+        "users_of_an_item": int(popularity[rarest[0]]),
+        "owners": len(np.unique(users)),
+        "popularity_alone": of_owners(everybody, items, owned)["auc"],
+    }
 
 
 def _measured(findings: Mapping[tuple[str, str], Float64], owned: Any) -> dict[str, Any]:

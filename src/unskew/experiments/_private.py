@@ -12,6 +12,7 @@ from unskew.experiments._spec import RunSpec
 from unskew.privacy import (
     LocalPrivacy,
     Mechanism,
+    PrivateUploads,
     calibrated_noise,
     compositions,
     privacy_report,
@@ -34,6 +35,17 @@ def mechanism_of(spec: RunSpec, split: Split) -> Mechanism | None:
             counts[federation.cohort_of(round)] += 1
         most = max(most, int(counts.max()))
     return spec.ldp.with_noise(calibrated_noise(spec.ldp, most))
+
+
+def uploads_of(spec: RunSpec, split: Split, mechanism: Mechanism | None) -> PrivateUploads | None:
+    """What a run's devices do to their uploads."""
+    if spec.ldp is None or mechanism is None:
+        return None
+    withheld = None
+    if spec.ldp.least_users is not None:
+        users = np.bincount(split.seen.items, minlength=split.n_items)
+        withheld = users < spec.ldp.least_users
+    return PrivateUploads(mechanism, withheld=withheld)
 
 
 def account(

@@ -27,7 +27,7 @@ from unskew.engine import (
 )
 from unskew.evaluation import prepare
 from unskew.experiments._outcome import SeedOutcome, outcome_of, per_client, summarise
-from unskew.experiments._private import account, mechanism_of, over_seeds
+from unskew.experiments._private import account, mechanism_of, over_seeds, uploads_of
 from unskew.experiments._recommend import Recommender
 from unskew.experiments._spec import RunSpec
 from unskew.privacy import PrivateUploads
@@ -117,7 +117,7 @@ def run(
     outcomes, states, accounts = [], {}, []
     mechanism = mechanism_of(spec, split)
     for seed in spec.seeds:
-        transform = None if mechanism is None else PrivateUploads(mechanism)
+        transform = uploads_of(spec, split, mechanism)
         federation = Federation(spec.build(), split, seed, chunk=chunk, transform=transform)
         folder = None if out is None else out / f"seed-{seed}"
         states[seed] = _train(federation, folder, on_round, transform)

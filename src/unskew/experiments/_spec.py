@@ -149,7 +149,10 @@ def _read_ldp(values: Any) -> LocalPrivacy | None:
     known = {f.name: f for f in dataclasses.fields(LocalPrivacy)}
     if not isinstance(values, Mapping) or not set(values) <= set(known):
         raise UnskewError(f"ldp must be a table with some of {', '.join(known)}.")
-    return LocalPrivacy(**{key: _number(key, value) for key, value in values.items()})
+    given = {key: _number(key, value) for key, value in values.items()}
+    if given.get("least_users") is not None:
+        given["least_users"] = int(given["least_users"])
+    return LocalPrivacy(**given)
 
 
 def _number(key: str, value: Any) -> Any:

@@ -122,6 +122,7 @@ def privacy_report(
         "clip": mechanism.clip,
         "norm": None if mechanism.clip is None else mechanism.norm,
         "equal_weights": mechanism.clip is not None,
+        "least_users": asked.least_users,
         "rounds": {"worst_client": worst, "median_client": median},
         "paper_epsilon": _paper(mechanism, shape, figures),
         "local_guarantee": _guarantee(asked, mechanism, shape, worst, median, figures),

@@ -25,7 +25,7 @@ from unskew.kernels.noise import (
     send_privately,
     upload_norms,
 )
-from unskew.types import Cohort, Float64, Int64, UnskewError, Upload
+from unskew.types import Bool, Cohort, Float64, Int64, Rows, UnskewError, Upload
 
 Kind = Literal["laplace", "gaussian"]
 Norm = Literal["l1", "l2", "row"]
@@ -74,6 +74,9 @@ class LocalPrivacy:
     """What ``clip`` bounds: l1 or l2 of the whole upload, or the L2 norm of each row."""
     kind: Kind | None = None
     """laplace or gaussian; default: gaussian for clip with norm l2, otherwise laplace."""
+    least_users: int | None = None
+    """Rows of items that fewer users than this have are not sent: in a sum they would be about
+    those few. How many have an item is itself a sum, taken before the first round."""
 
     def __post_init__(self) -> None:
         if self.norm not in _CLIPS:
@@ -87,6 +90,8 @@ class LocalPrivacy:
             least = 0 if name == "noise" else 1e-300
             if value is not None and not least <= value < math.inf:
                 raise UnskewError(f"{name} = {value} of local privacy must be finite and positive.")
+        if self.least_users is not None and (self.least_users < 1 or self.least_users % 1):
+            raise UnskewError(f"least_users = {self.least_users} must be a whole number from 1.")
         if self.delta >= 1:
             raise UnskewError(f"delta = {self.delta} of local privacy must be below 1.")
         if self.epsilon is not None and self.clip is None:
@@ -110,17 +115,29 @@ class LocalPrivacy:
 _BUDGETED = (("laplace", "l1"), ("gaussian", "l1"), ("gaussian", "l2"))
 
 
+def without_rows(rows: Rows, withheld: Bool) -> Rows:
+    """The rows of all items but these."""
+    sent = ~withheld[rows.items]
+    client = np.repeat(np.arange(len(rows.indptr) - 1), np.diff(rows.indptr))
+    counts = np.bincount(client[sent], minlength=len(rows.indptr) - 1)
+    indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    return Rows(indptr, rows.items[sent], rows.values[sent])
+
+
 class PrivateUploads:
     """The transform for the engine. Of the round at hand it remembers what accounting needs.
 
     With a clip, clients count equally: their weight, the number of samples, is not protected by
     noise and would tell how much they have. ``key`` names the noise's streams in place of the run's
     seed: a simulation may be repeated by anyone who knows its seed, a device's noise must not be,
-    so a deployment draws a key of its own on every device and shows it to nobody.
+    so a deployment draws a key of its own on every device and shows it to nobody. ``withheld``
+    says of every item whether its row stays at home.
     """
 
-    def __init__(self, mechanism: Mechanism, key: int | None = None) -> None:
-        self.mechanism, self._key = mechanism, key
+    def __init__(
+        self, mechanism: Mechanism, key: int | None = None, withheld: Bool | None = None
+    ) -> None:
+        self.mechanism, self._key, self._withheld = mechanism, key, withheld
         self.shape: Shape | None = None
         self._users: list[Int64] = []
         self._weights: list[Float64] = []
@@ -128,6 +145,8 @@ class PrivateUploads:
 
     def __call__(self, upload: Upload, cohort: Cohort) -> Upload:
         m = self.mechanism
+        if self._withheld is not None:
+            upload = upload._replace(rows=without_rows(upload.rows, self._withheld))
         l1, l2 = upload_norms(upload)
         if m.clip is not None:
             upload = upload._replace(weight=np.sign(upload.weight))
