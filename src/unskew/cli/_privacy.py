@@ -32,8 +32,12 @@ def tradeoff(rows: list[dict[str, Any]]) -> tuple[dict[str, list[Dot]], dict[str
     curves: dict[str, list[Dot]] = {}
     secure: dict[str, list[Dot]] = {}
     for row in _in_order(rows):
-        clipped = row["ldp"] is not None and row["ldp"]["clip"] is not None
-        if clipped or row["settings"].get("participation") is not None:
+        asked = row["ldp"] or {}
+        if (
+            asked.get("clip")
+            or asked.get("least_users")
+            or row["settings"].get("participation") is not None
+        ):
             continue
         for view, into in (("single_uploads", curves), ("secure_aggregation", secure)):
             found = strongest(row[view], SPANS[1])
@@ -57,6 +61,7 @@ def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row["data"],
             order.get(row["method"], len(order)),
             "participation" in row["settings"],
+            (row["ldp"] or {}).get("least_users") or 0,
             row["noise"],
         ),
     )
