@@ -87,7 +87,8 @@ def _sections(
             "Cost",
             cost_bars(entries),
             "Seconds are the median time to simulate a whole round on one machine, without "
-            "evaluation; bytes are what one client taking part sends and receives.",
+            "evaluation, as the run itself took it, whatever else the machine did; bytes are what "
+            "one client taking part sends and receives.",
         ),
         Section(
             "client",
