@@ -8,7 +8,7 @@ from collections.abc import Callable
 from unskew.experiments._ldp import BESIDE, COMPARED, STRENGTH, ldp_cells, ldp_table, noise_of
 from unskew.experiments._paper import DATASETS
 from unskew.experiments._reproduce import Cell
-from unskew.experiments.tables._plan import Plan, Row, Stores, Table, plain
+from unskew.experiments.tables._plan import Plan, Row, Stores, Table, by_data, plain
 
 
 def _cells(name: str, *own: str) -> Callable[[Plan], list[Cell]]:
@@ -38,7 +38,8 @@ def _rows(stores: Stores, name: str) -> list[Row]:
     if name == "ldp-methods":  # one method alone is no comparison
         several = Counter((data, protocol) for _, data, protocol in noisy)
         noisy = {one for one in noisy if several[one[1:]] > 1}
-    return [row for row in rows if (row["method"], row["data"], row["protocol"]) in noisy]
+    kept = [row for row in rows if (row["method"], row["data"], row["protocol"]) in noisy]
+    return by_data(sorted(kept, key=lambda row: methods.index(row["method"])))
 
 
 def _markdown(name: str) -> Callable[[Stores], str]:
