@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,7 +162,8 @@ def test_interrupting_says_how_to_go_on(place):
 
 def test_compare_pairs_users_with_the_first_run(finished, place):
     unskew("run", "--method", "fedmf", "--rounds", 6, "--out", "fedmf", cwd=place)
-    stdout, _ = unskew("compare", "run", "fedmf", "again", "--json", cwd=place)
+    shutil.copytree(place / "run", place / "twin")
+    stdout, _ = unskew("compare", "run", "fedmf", "twin", "--json", cwd=place)
     first, fedmf, again = json.loads(stdout)["runs"]
     assert "p_value" not in first
     gap = fedmf["ndcg@10"]["mean"] - first["ndcg@10"]["mean"]

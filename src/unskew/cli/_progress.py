@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.progress import (
     BarColumn,
@@ -36,7 +35,20 @@ def sparkline(values: list[float], width: int = 20) -> str:
     return "".join(_BLOCKS[int((value - low) * scale)] for value in values)
 
 
-class RoundProgress:
+class _Display:
+    """A live display, for as long as the work lasts."""
+
+    _progress: Progress
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+class RoundProgress(_Display):
     """Rounds of one or several seeds: loss, the validation curve, time left."""
 
     def __init__(self, label: str, n_seeds: int) -> None:
@@ -58,18 +70,6 @@ class RoundProgress:
             transient=True,
             disable=not self._live,
         )
-
-    def __enter__(self) -> RoundProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
 
     def __call__(self, seed: int, row: dict[str, Any], rounds: int) -> None:
         if seed != self._seed:
@@ -110,7 +110,7 @@ class RoundProgress:
             )
 
 
-class CellProgress:
+class CellProgress(_Display):
     """Cells of tables: which is being run, for how long, and about how long the rest will take."""
 
     def __init__(self, cells: int) -> None:
@@ -128,13 +128,6 @@ class CellProgress:
             disable=not stderr.is_terminal,
         )
 
-    def __enter__(self) -> CellProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
     def begin(self, name: str) -> None:
         if self._task is None:
             self._task = self._progress.add_task(name, total=self._cells, left="")
@@ -146,7 +139,7 @@ class CellProgress:
             self._progress.update(self._task, advance=1, left=left)
 
 
-class DownloadProgress:
+class DownloadProgress(_Display):
     """Bytes of a download, with the time left where the server says how many there are."""
 
     def __init__(self, label: str) -> None:
@@ -161,13 +154,6 @@ class DownloadProgress:
             transient=True,
             disable=not stderr.is_terminal,
         )
-
-    def __enter__(self) -> DownloadProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
 
     def __call__(self, done: int, total: int | None) -> None:
         if stderr.is_terminal:

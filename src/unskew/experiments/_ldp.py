@@ -73,6 +73,11 @@ def published(method: str, data: str, noise: float) -> tuple[float, float] | Non
     return float(figures[at]), float(figures[at + 1])
 
 
+def methods_of(table: str) -> tuple[str, ...]:
+    """The methods of a table, the paper's first."""
+    return (*(COMPARED if table == "ldp-methods" else ("pfedclr",)), *BESIDE)
+
+
 def ldp_cells(
     table: str,
     data: Sequence[str] = DATASETS,
@@ -84,9 +89,7 @@ def ldp_cells(
     """The runs of a table. ``settings`` by method, for example the presets of a data set."""
     if table not in TABLES:
         raise UnskewError(f'There is no table "{table}"; there are {", ".join(TABLES)}.')
-    chosen = methods
-    if chosen is None:
-        chosen = (*(COMPARED if table == "ldp-methods" else ("pfedclr",)), *BESIDE)
+    chosen = methods_of(table) if methods is None else methods
     strengths = STRENGTHS if table == "ldp-noise" else (0.0, STRENGTH)
     return [
         _cell(method, source, protocol, seeds, noise, (settings or {}).get(method, {}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from unskew.experiments._ldp import BESIDE, COMPARED, STRENGTH, ldp_cells, ldp_table, noise_of
+from unskew.experiments._ldp import STRENGTH, ldp_cells, ldp_table, methods_of, noise_of
 from unskew.experiments._paper import DATASETS
 from unskew.experiments._reproduce import Cell
 from unskew.experiments.tables._plan import Plan, Row, Stores, Table, by_data, plain
@@ -16,8 +16,7 @@ def _cells(name: str, *own: str) -> Callable[[Plan], list[Cell]]:
         data = plan.sources(*own)
         chosen = None
         if plan.methods is not None:
-            own_methods = COMPARED if name == "ldp-methods" else ("pfedclr",)
-            chosen = [m for m in (*own_methods, *BESIDE) if m in plan.methods]
+            chosen = [method for method in methods_of(name) if method in plan.methods]
         made = ldp_cells(name, data, plan.protocols, plan.seeds, chosen)
         if plan.quick and name == "ldp-noise":
             ends = ("0.1", "1")
@@ -30,7 +29,7 @@ def _cells(name: str, *own: str) -> Callable[[Plan], list[Cell]]:
 def _rows(stores: Stores, name: str) -> list[Row]:
     private = [row for row in stores["ldp"] if "privacy" in row and not row["settings"]]
     rows = [*plain(stores["main"]), *plain(stores["ldp"]), *private]
-    methods = (*(COMPARED if name == "ldp-methods" else ("pfedclr",)), *BESIDE)
+    methods = methods_of(name)
     rows = [row for row in rows if row["method"] in methods]
     if name != "ldp-noise":
         rows = [row for row in rows if noise_of(row) in (0.0, STRENGTH)]
