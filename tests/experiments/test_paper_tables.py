@@ -291,6 +291,7 @@ def test_words_are_not_code(tmp_path):
         code,
         code.replace("Doc", "Other"),
         f"# why\n\n{code}",
+        f"PRESETS: dict = {{\n    1: 2,\n}}\n{code}",
         code.replace("return x", "return 0"),
     ]
     bare = []
@@ -298,8 +299,8 @@ def test_words_are_not_code(tmp_path):
         path = tmp_path / f"{at}.py"
         path.write_text(text)
         bare.append(cells_module._bare(path))
-    assert bare[0] == bare[1] == bare[2]
-    assert bare[3] != bare[0]
+    assert bare[0] == bare[1] == bare[2] == bare[3]
+    assert bare[4] != bare[0]
 
 
 def test_what_a_method_shares_is_part_of_its_code():

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from unskew.engine import Federation, select
 from unskew.kernels import draw_samples
-from unskew.kernels.packing import TILE, Packed, empty_packed, pack, unpack
-from unskew.kernels.relations import neighbours
+from unskew.kernels.packing import TILE, Packed, packed_from, unpack, unpack_rows
+from unskew.kernels.relations import Moved, neighbours
 from unskew.methods.gpfedrec import Config, GPFedRec, Server, own_tables
 from unskew.rng import Purpose
-from unskew.types import Cohort, Rows, Split, UnskewError, Upload, Uploads
+from unskew.types import Cohort, Ragged, Rows, Split, UnskewError, Upload, Uploads
 
 SEED = 4
 TOLERANCE = 1e-4
@@ -48,19 +48,19 @@ def dense_graph(tables: Array, threshold: float) -> Array:
     return weights
 
 
-@pytest.mark.parametrize("n_items", [7, 300])
+@pytest.mark.parametrize(("n_users", "n_items"), [(12, 7), (12, 300), (500, 90)])
 @pytest.mark.parametrize("threshold", [0.5, 1.0, 100.0])
-def test_the_server_step_is_the_dense_one(n_items: int, threshold: float) -> None:
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.3])
+def test_the_server_step_is_the_dense_one(
+    n_users: int, n_items: int, threshold: float, spread: float
+) -> None:
     rng = np.random.default_rng(n_items)
-    n_users, dim = 12, 6
+    dim = 6
     method = GPFedRec(Config(dim=dim, threshold=threshold))
     Q = rng.standard_normal((n_items, dim)).astype(np.float32)
-    own = (0.3 * rng.standard_normal((n_users, n_items * dim))).astype(np.float32)
-    packed = empty_packed(n_users, n_items * dim)
-    for tile, low in enumerate(range(0, n_items * dim, TILE)):
-        pack(packed, tile, own[:, low : low + TILE])
-    server = Server(Q, *packed)
-    users = np.array([0, 2, 3, 5, 7, 8, 10, 11])
+    own = (spread * rng.standard_normal((n_users, n_items * dim))).astype(np.float32)
+    server = Server(Q, *packed_from(own))
+    users = np.sort(rng.permutation(n_users)[: 2 * n_users // 3])
     factor = rng.uniform(0, 0.5, len(users)).astype(np.float32)
     items = [np.sort(rng.permutation(n_items)[: rng.integers(1, 7)]) for _ in users]
     rows = Rows(
@@ -78,7 +78,8 @@ def test_the_server_step_is_the_dense_one(n_items: int, threshold: float) -> Non
         tables[client, touched] += rows.values[rows.indptr[client] : rows.indptr[client + 1]]
     weights = dense_graph(tables, threshold)
     expected = np.einsum("uv,vik->uik", weights, tables)
-    graph = neighbours(Q, Packed(*server[1:]), users, rows, factor, threshold)
+    moved = Moved(Packed(*server[1:]), users, rows, factor)
+    graph = neighbours(Q, moved, threshold)
     np.testing.assert_array_equal(graph, weights > 0)
     assert relative(after.Q, expected.mean(0)) < TOLERANCE
     r[users] = expected
@@ -91,15 +92,17 @@ def test_packing_loses_little_and_zero_stays_zero() -> None:
     values = np.random.default_rng(0).standard_normal((5, 2 * TILE + 7)).astype(np.float32)
     values[2] = 0.0
     values[3] *= 1e-20
-    packed = empty_packed(5, values.shape[1])
-    for tile, low in enumerate(range(0, values.shape[1], TILE)):
-        pack(packed, tile, values[:, low : low + TILE])
+    packed = packed_from(values)
     users = np.array([4, 2, 3])
     back = unpack(packed, users, 0, values.shape[1])
     largest = np.abs(values[users]).max(1, keepdims=True)
     assert (np.abs(back - values[users]) <= 1.6e-5 * largest).all()
     assert not back[1].any()
     np.testing.assert_array_equal(unpack(packed, users, 1000, 2050), back[:, 1000:2050])
+    width, chosen = 5, Ragged(np.array([0, 2, 2, 3]), np.array([12, 410, 99], np.int32))
+    some = unpack_rows(packed, users, chosen, width)
+    for row, (client, item) in zip(some, [(0, 12), (0, 410), (2, 99)], strict=True):
+        np.testing.assert_array_equal(row, back[client, item * width : (item + 1) * width])
 
 
 SETTINGS: list[dict[str, Any]] = [

@@ -121,8 +121,9 @@ _KEPT_FILES = ("users.parquet", "rounds.jsonl")
 
 
 def fingerprint(*methods: str) -> str:
-    """A hash of the code of these methods and of what they share with others; not of comments and
-    docstrings, and not of the kernels, whose results have tests of their own."""
+    """A hash of the code of these methods and of what they share with others; not of comments,
+    docstrings and presets, which are settings that a command names, and not of the kernels, whose
+    results have tests of their own."""
     digest = hashlib.sha256()
     for method in methods:
         if method not in METHODS:
@@ -155,13 +156,15 @@ _ROOM = "unskew.methods"
 
 @cache
 def _bare(path: Path) -> str:
-    """A file without docstrings, imports, comment lines and blank lines."""
+    """A file without docstrings, imports, presets, comment lines and blank lines."""
     text = path.read_text(encoding="utf-8")
     told: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom):
+        if not isinstance(node, ast.Expr | ast.AnnAssign | ast.Import | ast.ImportFrom):
             continue
-        if not isinstance(node, ast.Expr) or isinstance(node.value, ast.Constant):
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        presets = isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PRESETS"
+        if docstring or presets or isinstance(node, ast.Import | ast.ImportFrom):
             told.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = [line for at, line in enumerate(text.splitlines(), 1) if at not in told]
     return "\n".join(line for line in lines if line.strip() and line.strip()[0] != "#")

@@ -87,3 +87,8 @@ def for_each_block(work: Int64, function: Callable[[Int64], object]) -> None:
     cuts = np.searchsorted(total, shares) + 1
     blocks = [block for block in np.split(order, cuts) if len(block)]
     _pool.run(function, blocks)
+
+
+def in_parallel(n: int, kernel: Callable[..., None], *arguments: object) -> None:
+    """Call ``kernel`` on blocks that together cover ``range(n)``, whose work is alike."""
+    for_each_block(np.ones(n, np.int64), lambda block: kernel(block, *arguments))

@@ -126,24 +126,6 @@ def senders(rows: Rows, sends: Bool) -> Rows:
     return Rows(indptr, rows.items[kept], rows.values[kept])
 
 
-@jit
-def _rows_at(block: Int64, indptr: Int64, items: Int32, tables: Float32, out: Float32) -> None:
-    width = out.shape[1]
-    for c in block:
-        for j in range(indptr[c], indptr[c + 1]):
-            for k in range(width):
-                out[j, k] = tables[c, items[j] * width + k]
-
-
-def rows_at(tables: Float32, touched: Ragged, width: int) -> Float32:
-    """Each client's touched rows of its own flat table."""
-    out = np.empty((len(touched.items), width), np.float32)
-    for_each_block(
-        touched.counts(), lambda block: _rows_at(block, touched.indptr, touched.items, tables, out)
-    )
-    return out
-
-
 def every_row(base: Float32, tables: Float32, extra: Rows) -> Rows:
     """base + each client's own flat table + its extra rows, as rows that cover all items."""
     n, (n_items, width) = len(tables), base.shape

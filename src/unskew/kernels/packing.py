@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
-from unskew.kernels._parallel import for_each_block
-from unskew.types import Float32, Int32, Int64
+from unskew.kernels._parallel import for_each_block, in_parallel
+from unskew.types import Float32, Int32, Int64, Ragged
 
 GROUP = 64
 """Columns packed with one scale; even, so that no two groups share an int32."""
@@ -21,7 +21,6 @@ TILE = 16 * GROUP
 """Columns to work on at a time."""
 _MOST = 32767.0
 _WHOLE = np.float32(1.5 * 2**23)
-_LANES = 8
 
 
 class Packed(NamedTuple):
@@ -37,73 +36,77 @@ def empty_packed(n_users: int, columns: int) -> Packed:
 
 
 @jit
-def _largest(values: Float32, lanes: Float32) -> np.float32:
-    """The largest size of an entry; in lanes, since LLVM may not re-order a chain of maxima."""
-    lanes[:] = 0.0
-    whole = len(values) // _LANES * _LANES
-    for first in range(0, whole, _LANES):
-        some = values[first : first + _LANES]
-        for lane in range(_LANES):
-            size = abs(some[lane])
-            lanes[lane] = size if size > lanes[lane] else lanes[lane]
-    largest = np.float32(0.0)
-    for lane in range(_LANES):
-        largest = max(largest, lanes[lane])
-    for k in range(whole, len(values)):
-        largest = max(largest, abs(values[k]))
-    return largest
+def _largest(values: Float32) -> np.float32:
+    """The largest size of an entry; as whole numbers, whose order is the same: LLVM may not
+    re-order a chain of float maxima."""
+    bits = values.view(np.int32)
+    largest = np.int32(0)
+    for k in range(len(bits)):
+        largest = max(largest, bits[k] & np.int32(0x7FFFFFFF))
+    return np.int32(largest).view(np.float32)
 
 
 @jit
-def _pack(block: Int64, values: Float32, low: int, entries: Int32, scale: Float32) -> None:
-    n = values.shape[1]
-    lanes = np.empty(_LANES, np.float32)
-    for u in block:
-        narrow = entries[u].view(np.int16)
-        for first in range(0, n, GROUP):
-            mine = values[u, first : min(first + GROUP, n)]
-            step = _largest(mine, lanes) / np.float32(_MOST)
-            back = np.float32(1.0) / step if step > 0 else np.float32(0.0)
-            scale[u, (low + first) // GROUP] = step
-            target = narrow[low + first : low + first + len(mine)]
-            for k in range(len(mine)):
-                # Adding and taking away 1.5 x 2^23 rounds to the nearest whole number.
-                target[k] = np.int16((mine[k] * back + _WHOLE) - _WHOLE)
+def pack_group(values: Float32, user: int, group: int, packed: Packed) -> None:
+    """Put one user's columns of one group, in place."""
+    step = _largest(values) / np.float32(_MOST)
+    back = np.float32(1.0) / step if step > 0 else np.float32(0.0)
+    packed.scale[user, group] = step
+    target = packed.entries[user].view(np.int16)[group * GROUP : group * GROUP + len(values)]
+    for k in range(len(values)):
+        # Adding and taking away 1.5 x 2^23 rounds to the nearest whole number.
+        target[k] = np.int16((values[k] * back + _WHOLE) - _WHOLE)
 
 
 @jit
-def _unpack(
-    block: Int64, users: Int64, entries: Int32, scale: Float32, low: int, out: Float32
-) -> None:
-    n = out.shape[1]
+def _pack(block: Int64, values: Float32, packed: Packed) -> None:
+    for user in block:
+        for first in range(0, values.shape[1], GROUP):
+            mine = values[user, first : min(first + GROUP, values.shape[1])]
+            pack_group(mine, user, first // GROUP, packed)
+
+
+@jit
+def unpack_columns(user: int, low: int, packed: Packed, out: Float32) -> None:
+    """One user's columns from ``low`` on."""
+    narrow, high = packed.entries[user].view(np.int16), low + len(out)
+    for group in range(low // GROUP, (high - 1) // GROUP + 1):
+        first = max(group * GROUP, low)
+        source = narrow[first : min((group + 1) * GROUP, high)]
+        target, step = out[first - low :], packed.scale[user, group]
+        for k in range(len(source)):
+            target[k] = step * np.float32(source[k])
+
+
+@jit
+def _unpack(block: Int64, users: Int64, low: int, packed: Packed, out: Float32) -> None:
     for c in block:
-        narrow = entries[users[c]].view(np.int16)
-        for group in range(low // GROUP, (low + n - 1) // GROUP + 1):
-            step = scale[users[c], group]
-            first = max(group * GROUP, low)
-            source = narrow[first : min((group + 1) * GROUP, low + n)]
-            target = out[c, first - low :]
-            for k in range(len(source)):
-                target[k] = step * np.float32(source[k])
+        unpack_columns(users[c], low, packed, out[c])
 
 
-def pack(packed: Packed, tile: int, values: Float32) -> None:
-    """Put all users' columns of one tile, in place."""
-    work = np.ones(len(values), np.int64)
-    for_each_block(work, lambda block: _pack(block, values, tile * TILE, *packed))
+@jit
+def _unpack_rows(block: Int64, users: Int64, rows: Ragged, packed: Packed, out: Float32) -> None:
+    for c in block:
+        for j in range(rows.indptr[c], rows.indptr[c + 1]):
+            unpack_columns(users[c], rows.items[j] * out.shape[1], packed, out[j])
 
 
 def unpack(packed: Packed, users: Int64, low: int, high: int) -> Float32:
     """Columns ``low`` to ``high`` of these users' tables."""
     out = np.empty((len(users), high - low), np.float32)
-    work = np.ones(len(users), np.int64)
-    for_each_block(work, lambda block: _unpack(block, users, *packed, low, out))
+    in_parallel(len(users), _unpack, users, low, packed, out)
+    return out
+
+
+def unpack_rows(packed: Packed, users: Int64, rows: Ragged, width: int) -> Float32:
+    """Some rows of each of these users' tables, which have ``width`` columns."""
+    out = np.empty((len(rows.items), width), np.float32)
+    for_each_block(rows.counts(), lambda block: _unpack_rows(block, users, rows, packed, out))
     return out
 
 
 def packed_from(values: Float32) -> Packed:
     """Whole flat tables, packed."""
     packed = empty_packed(*values.shape)
-    work = np.ones(len(values), np.int64)
-    for_each_block(work, lambda block: _pack(block, values, 0, *packed))
+    in_parallel(len(values), _pack, values, packed)
     return packed

@@ -1,13 +1,17 @@
-"""GPFedRec's server: who is far from whom, and the mean over those who are.
+"""GPFedRec's server: who is far from whom.
 
 Clients' tables are never all unpacked: everything happens tile by tile, on the differences
 y_u = (1 - f_u) (r_u - g) + what u trained, from the common table g, which keeps the small distances
-between large tables exact. A tile's inner products are a matrix product of NumPy.
+between large tables exact.
 
-The sums over neighbours need no product. How far two clients are is nearly the sum of how far each
-is from g, so that the sets of neighbours, ordered by size, are nearly nested: one differs from the
-next by few clients, and a sum is the last one plus those who joined, less those who left. (Sets
-that are not nested cost time, nothing else.)
+Nor are all pairs compared. With s_u the length of g + y_u, the cosine distance of two clients is
+above t if and only if
+
+    y_u.y_v  <  (1 - t) s_u s_v - g.g - g.y_u - g.y_v,
+
+and |y_u.y_v| is at most the sum of |y_u,b| |y_v,b| over any cut of the columns into cells b. That
+bound, one product of matrices with a column per cell, decides all but a few pairs in a hundred,
+because clients have trained different items; only for the others is y_u.y_v worked out.
 """
 
 from __future__ import annotations
@@ -18,165 +22,147 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
-from unskew.kernels._parallel import for_each_block
-from unskew.kernels.packing import TILE, Packed, empty_packed, pack, unpack
-from unskew.types import Bool, Float32, Float64, Int32, Int64, Rows
+from unskew.kernels._parallel import in_parallel
+from unskew.kernels._vectors import inner
+from unskew.kernels.packing import Packed, unpack_columns
+from unskew.types import Bool, Float32, Float64, Int64, Rows
 
-_WIDE = 4 * TILE
-"""Columns multiplied at a time: few enough to hold, enough that adding up the products is cheap."""
-_STRIP = 64
-"""Columns summed at a time: few enough that all clients' entries in them stay in the cache."""
+_CELL = 16
+"""Columns whose length the bound looks at together."""
+_SLACK = 1.0 + 1e-4
+"""More than float32 can lose in the bound's sums."""
+_NEAR = 128
+"""Clients whose columns stay in the cache while others are compared with them."""
+_NARROW = 1024
+"""Columns compared at a time: whole cells, and whole groups of packed ones."""
+_HELD = 2**25
+"""Bytes of a tile, about."""
+_PORTION = 4096
+"""Pairs compared at a time."""
+
+
+class Moved(NamedTuple):
+    """How far the clients of a round are from g, in parts: r_u - g, what u trained, and f_u."""
+
+    packed: Packed
+    users: Int64
+    trained: Rows
+    factor: Float32
+
+    def tiles(self, columns: int) -> Iterator[tuple[int, Float32]]:
+        """Their y_u, a tile of columns at a time, with the first one's number; the memory of one
+        tile serves for all."""
+        n, position = len(self.users), self.trained.indptr[:-1].copy()
+        width = min(max(_HELD // (4 * n) // _NARROW, 1) * _NARROW, columns)
+        held = np.empty(n * width, np.float32)
+        for low in range(0, columns, width):
+            high = min(low + width, columns)
+            y = held[: n * (high - low)].reshape(n, high - low)
+            in_parallel(n, _fill, *self, position, low, y)
+            yield low, y
 
 
 @jit
-def _add_rows(
-    indptr: Int64,
-    items: Int32,
-    values: Float32,
+def _fill(
+    block: Int64,
+    packed: Packed,
+    users: Int64,
+    trained: Rows,
+    factor: Float32,
     position: Int64,
     low: int,
-    high: int,
-    out: Float32,
+    y: Float32,
 ) -> None:
-    """Add the entries with columns in [low, high); ``position`` moves to each client's next row."""
-    width = values.shape[1]
-    for c in range(len(position)):
+    """(1 - f_u) (r_u - g) + what u trained; ``position`` moves to each client's next row."""
+    width, high = trained.values.shape[1], low + y.shape[1]
+    for c in block:
+        unpack_columns(users[c], low, packed, y[c])
+        rest = np.float32(1.0) - factor[c]
+        for k in range(y.shape[1]):
+            y[c, k] *= rest
         j = position[c]
-        while j < indptr[c + 1] and items[j] * width < high:
-            at = items[j] * width
+        while j < trained.indptr[c + 1] and trained.items[j] * width < high:
+            at = trained.items[j] * width
             for k in range(max(low - at, 0), min(high - at, width)):
-                out[c, at + k - low] += values[j, k]
+                y[c, at + k - low] += trained.values[j, k]
             if at + width > high:
                 break
             j += 1
         position[c] = j
 
 
-def _tiles(
-    columns: int, width: int, packed: Packed, users: Int64, trained: Rows, factor: Float32
-) -> Iterator[tuple[slice, Float32]]:
-    """The clients' y_u, ``width`` columns at a time."""
-    position = trained.indptr[:-1].copy()
-    for low in range(0, columns, width):
-        high = min(low + width, columns)
-        y = unpack(packed, users, low, high)
-        y *= (1 - factor)[:, None]
-        _add_rows(*trained, position, low, high, y)
-        yield slice(low, high), y
-
-
-def distances(Q: Float32, packed: Packed, users: Int64, trained: Rows, factor: Float32) -> Float64:
-    """All pairwise cosine distances of the clients' tables."""
-    g = Q.reshape(-1)
-    products = np.zeros((len(users), len(users)))
-    along = np.zeros(len(users))
-    for columns, y in _tiles(len(g), _WIDE, packed, users, trained, factor):
-        products += y @ y.T
-        along += y @ g[columns]
-    wide = g.astype(np.float64)
-    products += along[:, None]
-    products += along[None, :] + wide @ wide
-    sizes = np.sqrt(np.diag(products))
-    products /= sizes[:, None]
-    products /= -sizes[None, :]
-    products += 1.0
-    np.fill_diagonal(products, 0.0)
-    return products
-
-
-def neighbours(
-    Q: Float32, packed: Packed, users: Int64, trained: Rows, factor: Float32, threshold: float
-) -> Bool:
-    """Whom each client listens to: those further away than ``threshold`` x the mean distance, or
-    itself if there are none."""
-    apart = distances(Q, packed, users, trained, factor)
-    graph: Bool = apart > threshold * apart.mean()
-    alone = np.flatnonzero(~graph.any(1))
-    graph[alone, alone] = True
-    return graph
+@jit
+def _measure(
+    block: Int64, low: int, y: Float32, g: Float32, cells: Float32, along: Float64, square: Float64
+) -> None:
+    for c in block:
+        for first in range(0, y.shape[1], _CELL):
+            n = min(_CELL, y.shape[1] - first)
+            mine = y[c, first : first + n]
+            length = inner(mine, mine, n)
+            cells[c, (low + first) // _CELL] = np.sqrt(length)
+            square[c] += length
+            along[c] += inner(mine, g[low + first : low + first + n], n)
 
 
 @jit
-def _sum_nested(
-    block: Int64,
-    order: Int64,
-    indptr: Int64,
-    changed: Int32,
-    joins: Bool,
-    size: Int64,
-    y: Float32,
-    out: Float32,
-) -> None:
-    strip = np.zeros((len(order), _STRIP), np.float32)
-    total = np.zeros(_STRIP)
-    for number in block:
-        low = number * _STRIP
-        n = min(_STRIP, y.shape[1] - low)
-        strip[:, :n] = y[:, low : low + n]
-        total[:] = 0.0
-        for i in range(len(order)):
-            for j in range(indptr[i], indptr[i + 1]):
-                other = strip[changed[j]]
-                if joins[j]:
-                    for k in range(_STRIP):
-                        total[k] += other[k]
-                else:
-                    for k in range(_STRIP):
-                        total[k] -= other[k]
-            for k in range(n):
-                out[order[i], low + k] = total[k] / size[order[i]]
+def _add_directions(block: Int64, low: int, y: Float32, share: Float64, total: Float64) -> None:
+    """Add up the y_u / s_u."""
+    for strip in block:
+        first, end = strip * _NARROW, min((strip + 1) * _NARROW, y.shape[1])
+        sums = total[low + first : low + end]
+        for c in range(len(y)):
+            mine, by = y[c, first:end], share[c]
+            for k in range(len(sums)):
+                sums[k] += mine[k] * by
 
 
-class _Nested(NamedTuple):
-    """Sets of clients, each as its difference from the one before."""
-
-    order: Int64
-    indptr: Int64
-    changed: Int32
-    joins: Bool
-    size: Int64
-
-
-def _nest(graph: Bool) -> _Nested:
-    size = graph.sum(1)
-    order = np.argsort(size, kind="stable")
-    before = np.zeros(graph.shape[1], np.bool_)
-    changed, joins = [], []
-    for client in order:
-        changed.append(np.flatnonzero(graph[client] ^ before).astype(np.int32))
-        before = graph[client]
-        joins.append(before[changed[-1]])
-    indptr = np.concatenate(([0], np.cumsum([len(part) for part in changed])))
-    return _Nested(order, indptr, np.concatenate(changed), np.concatenate(joins), size)
+@jit
+def _compare(block: Int64, pairs: Int64, y: Float32, products: Float64) -> None:
+    for portion in block:
+        some = range(portion * _PORTION, min((portion + 1) * _PORTION, len(pairs)))
+        for low in range(0, y.shape[1], _NARROW):
+            n = min(_NARROW, y.shape[1] - low)
+            for i in some:
+                u, v = pairs[i, 0], pairs[i, 1]
+                products[i] += inner(y[u, low : low + n], y[v, low : low + n], n)
 
 
-def _means(nested: _Nested, y: Float32) -> Float32:
-    """The mean of the lines of ``y`` over each client's neighbours; sums are double, so that what
-    joins and leaves leaves nothing behind."""
-    out = np.empty_like(y)
-    strips = np.ones(-(-y.shape[1] // _STRIP), np.int64)
-    for_each_block(strips, lambda block: _sum_nested(block, *nested, y, out))
-    return out
+def neighbours(Q: Float32, moved: Moved, threshold: float) -> Bool:
+    """Whom each client listens to: those further away than ``threshold`` x the mean distance, or
+    itself if there are none."""
+    g, n = Q.reshape(-1), len(moved.users)
+    cells = np.zeros((n, -(-len(g) // _CELL)), np.float32)
+    along, square = np.zeros(n), np.zeros(n)
+    for low, y in moved.tiles(len(g)):
+        in_parallel(n, _measure, low, y, g, cells, along, square)
+    common = float(np.sum(g.astype(np.float64) ** 2))
+    size = np.sqrt(common + 2 * along + square)
+    directions = g.astype(np.float64) * np.sum(1 / size)
+    for low, y in moved.tiles(len(g)):
+        in_parallel(-(-y.shape[1] // _NARROW), _add_directions, low, y, 1 / size, directions)
+    # The cosines of all pairs, each client with itself too, add up to |sum of directions|^2.
+    farthest = threshold * (1 - float(directions @ directions) / n**2)
 
+    def limit(u: Int64, v: Int64) -> Float64:
+        products: Float64 = (1 - farthest) * size[u] * size[v]
+        return products - (common + along[u] + along[v])
 
-def pass_messages(
-    graph: Bool, Q: Float32, packed: Packed, users: Int64, trained: Rows, factor: Float32
-) -> tuple[Float32, Packed]:
-    """The next g and r_u: means over neighbours' tables, and the mean of those means.
-
-    Clients outside the round keep their r_u.
-    """
-    g = Q.reshape(-1)
-    away = np.setdiff1d(np.arange(len(packed.entries)), users)
-    nested = _nest(graph)
-    common, next_own = np.empty_like(g), empty_packed(len(packed.entries), len(g))
-    for columns, y in _tiles(len(g), TILE, packed, users, trained, factor):
-        mean = _means(nested, y)
-        centre = mean.mean(0, dtype=np.float64).astype(np.float32)
-        own = np.empty((len(packed.entries), y.shape[1]), np.float32)
-        own[users] = mean
-        own[away] = unpack(packed, away, columns.start, columns.stop)
-        own -= centre
-        common[columns] = g[columns] + centre
-        pack(next_own, columns.start // TILE, own)
-    return common.reshape(Q.shape), next_own
+    graph = np.zeros((n, n), np.bool_)
+    unsettled = [np.zeros((0, 2), np.int64)]
+    for first in range(0, n, _NEAR):
+        u, v = np.arange(first, n)[:, None], np.arange(first, min(first + _NEAR, n))[None, :]
+        needed = limit(u, v)
+        bound = cells[first:] @ cells[first : first + _NEAR].T
+        graph[u, v] = (needed > 0) & (v < u)
+        unsettled.append(np.argwhere((np.abs(needed) <= bound * _SLACK) & (v < u)) + first)
+    pairs = np.concatenate(unsettled)
+    products = np.zeros(len(pairs))
+    for _, y in moved.tiles(len(g)):
+        in_parallel(-(-len(pairs) // _PORTION), _compare, pairs, y, products)
+    u, v = pairs.T
+    graph[u, v] = products < limit(u, v)
+    graph |= graph.T
+    alone = np.flatnonzero(~graph.any(1))
+    graph[alone, alone] = True
+    return graph

@@ -24,11 +24,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather
-from unskew.kernels.graph import every_row, rows_at
+from unskew.kernels.graph import every_row
+from unskew.kernels.messages import pass_messages
 from unskew.kernels.mlp import score_mlp, train_mlp
 from unskew.kernels.mlp_local import train_anchored
-from unskew.kernels.packing import Packed, empty_packed, unpack
-from unskew.kernels.relations import neighbours, pass_messages
+from unskew.kernels.packing import Packed, empty_packed, unpack, unpack_rows
+from unskew.kernels.relations import Moved, neighbours
 from unskew.methods._training import TrainingConfig, initial_items, initial_users
 from unskew.methods.fedncf import initial_mlp
 from unskew.rng import Purpose
@@ -119,7 +120,7 @@ class GPFedRec:
         keep = 1 - 2 * item_rate * c.reg / download.Q.size
         samples = draw_samples(cohort, c.negatives)
         g = gather(download.Q, samples.touched)
-        r = g + rows_at(own_tables(download, private.user), samples.touched, c.dim)
+        r = g + unpack_rows(_packed(download), private.user, samples.touched, c.dim)
         rows, p, mlp = g.copy(), private.p.copy(), private.mlp.copy()
         rates = (boost / c.participation - eta, item_rate, eta)
         how = (cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL)
@@ -134,10 +135,10 @@ class GPFedRec:
         return private
 
     def aggregate(self, server: Server, total: Uploads) -> Server:
-        packed, users = Packed(server.entries, server.scale), total.users
-        upload = (total.upload.rows, total.upload.dense[:, 0])
-        graph = neighbours(server.Q, packed, users, *upload, self.config.threshold)
-        Q, own = pass_messages(graph, server.Q, packed, users, *upload)
+        upload = total.upload
+        moved = Moved(_packed(server), total.users, upload.rows, upload.dense[:, 0])
+        graph = neighbours(server.Q, moved, self.config.threshold)
+        Q, own = pass_messages(graph, server.Q, moved)
         return Server(Q, *own)
 
     def score(self, download: Server, private: Private) -> Float32:
@@ -161,4 +162,8 @@ class GPFedRec:
 def own_tables(download: Server, users: Int64) -> Float32:
     """r_u - g of these users, flat. (Newcomers, who have none, do not use what they get here.)"""
     known = np.minimum(users, len(download.entries) - 1)
-    return unpack(Packed(download.entries, download.scale), known, 0, download.Q.size)
+    return unpack(_packed(download), known, 0, download.Q.size)
+
+
+def _packed(server: Server) -> Packed:
+    return Packed(server.entries, server.scale)
