@@ -37,6 +37,8 @@ _NARROW = 1024
 """Columns compared at a time: whole cells, and whole groups of packed ones."""
 _HELD = 2**25
 """Bytes of a tile, about."""
+_MANY = 0.1
+"""Share of all ordered pairs from which on one product of matrices is faster than single ones."""
 _PORTION = 4096
 """Pairs compared at a time."""
 
@@ -128,6 +130,13 @@ def _compare(block: Int64, pairs: Int64, y: Float32, products: Float64) -> None:
                 products[i] += inner(y[u, low : low + n], y[v, low : low + n], n)
 
 
+def _all_products(moved: Moved, columns: int) -> Float64:
+    products = np.zeros((len(moved.users), len(moved.users)))
+    for _, y in moved.tiles(columns):
+        products += y @ y.T
+    return products
+
+
 def neighbours(Q: Float32, moved: Moved, threshold: float) -> Bool:
     """Whom each client listens to: those further away than ``threshold`` x the mean distance, or
     itself if there are none."""
@@ -157,11 +166,15 @@ def neighbours(Q: Float32, moved: Moved, threshold: float) -> Bool:
         graph[u, v] = (needed > 0) & (v < u)
         unsettled.append(np.argwhere((np.abs(needed) <= bound * _SLACK) & (v < u)) + first)
     pairs = np.concatenate(unsettled)
-    products = np.zeros(len(pairs))
-    for _, y in moved.tiles(len(g)):
-        in_parallel(-(-len(pairs) // _PORTION), _compare, pairs, y, products)
-    u, v = pairs.T
-    graph[u, v] = products < limit(u, v)
+    if len(pairs) > _MANY * n * n:
+        graph[:] = _all_products(moved, len(g)) < limit(np.arange(n)[:, None], np.arange(n))
+        np.fill_diagonal(graph, False)
+    else:
+        products = np.zeros(len(pairs))
+        for _, y in moved.tiles(len(g)):
+            in_parallel(-(-len(pairs) // _PORTION), _compare, pairs, y, products)
+        u, v = pairs.T
+        graph[u, v] = products < limit(u, v)
     graph |= graph.T
     alone = np.flatnonzero(~graph.any(1))
     graph[alone, alone] = True
