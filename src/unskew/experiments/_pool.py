@@ -24,11 +24,17 @@ def run_of(command: str) -> str:
 
 def pooled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per run: the one with most seeds, and whichever others have none of them; of code
-    known to be different, only one."""
+    known to be different, only one. Peak memory is that of the row made last: it says what today's
+    engine needs, whatever the seeds."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         runs.setdefault(run_of(row["command"]), []).append(row)
-    return [_joined(_chosen(group)) for group in runs.values()]
+    return [_joined(_chosen(group)) | _memory(group) for group in runs.values()]
+
+
+def _memory(group: Sequence[dict[str, Any]]) -> dict[str, float]:
+    measured = [row["peak_rss_mb"] for row in group if row.get("peak_rss_mb")]
+    return {"peak_rss_mb": measured[-1]} if measured else {}
 
 
 def _chosen(group: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -80,6 +86,5 @@ def _joined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if all(name in row for row in rows):
             joined[name] = [rows[at][name][i] for _, at, i in order]
     joined["seconds_per_round"] = statistics.median(row["seconds_per_round"] for row in rows)
-    joined["peak_rss_mb"] = max((row["peak_rss_mb"] or 0.0 for row in rows), default=0.0) or None
     joined["command"] = "\n".join(row["command"] for row in rows)
     return joined

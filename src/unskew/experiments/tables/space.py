@@ -7,14 +7,14 @@ With n clients, m items, embedding size d, rank r and s = n / 10 clients aggrega
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from unskew.experiments.tables._plan import (
     Row,
     Stores,
     Table,
+    distinct,
     having,
-    latest,
     markdown_table,
     plain,
 )
@@ -136,19 +136,22 @@ def markdown(stores: Stores) -> str:
             lines.append([method, formula, *cells])
         parts.append(markdown_table([f"{part}, MB", "parameters", *names], lines))
     measured = plain(stores["main"])
+    methods = dict.fromkeys((*FORMULAS, *distinct(measured, "method")))
     lines = [
-        [method, *(_peak(latest(having(measured, method=method, data=name))) for name in names)]
-        for method in FORMULAS
+        [method, *(_peak(having(measured, method=method, data=name)) for name in names)]
+        for method in methods
     ]
     parts.append(
-        "Measured: peak memory of the whole simulation, all clients and the interpreter "
-        "included.\n\n" + markdown_table(["MB", *names], lines)
+        "Measured: peak memory of the whole simulation, all clients and the interpreter included, "
+        "as each protocol was run last; the largest of them.\n\n"
+        + markdown_table(["MB", *names], lines)
     )
     return "\n\n".join(parts)
 
 
-def _peak(row: Row | None) -> str:
-    return "–" if row is None or row["peak_rss_mb"] is None else f"{row['peak_rss_mb']:.0f}"
+def _peak(rows: Sequence[Row]) -> str:
+    peaks = [row["peak_rss_mb"] for row in rows if row["peak_rss_mb"]]
+    return f"{max(peaks):.0f}" if peaks else "–"
 
 
 TABLE = Table(
