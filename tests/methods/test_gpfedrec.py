@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unskew.engine import Federation, select
 from unskew.kernels import draw_samples
-from unskew.kernels.packing import TILE, Packed, packed_from, unpack, unpack_rows
+from unskew.kernels.packing import Packed, packed_from, unpack, unpack_rows
 from unskew.kernels.relations import Moved, neighbours
 from unskew.methods.gpfedrec import Config, GPFedRec, Server, own_tables
 from unskew.rng import Purpose
@@ -89,7 +89,7 @@ def test_the_server_step_is_the_dense_one(
 
 
 def test_packing_loses_little_and_zero_stays_zero() -> None:
-    values = np.random.default_rng(0).standard_normal((5, 2 * TILE + 7)).astype(np.float32)
+    values = np.random.default_rng(0).standard_normal((5, 2055)).astype(np.float32)
     values[2] = 0.0
     values[3] *= 1e-20
     packed = packed_from(values)

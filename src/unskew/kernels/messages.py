@@ -98,9 +98,7 @@ def _pass_group(
         for c in range(len(users)):
             for k in range(n):
                 centre[k] += means[c, k]
-        for k in range(n):
-            own[k] = centre[k] / len(users)
-        step = own.copy()
+        step = (centre / len(users)).astype(np.float32)
         for k in range(n):
             g[low + first + k] += step[k]
         for c in range(len(users)):

@@ -17,8 +17,6 @@ from unskew.types import Float32, Int32, Int64, Ragged
 
 GROUP = 64
 """Columns packed with one scale; even, so that no two groups share an int32."""
-TILE = 16 * GROUP
-"""Columns to work on at a time."""
 _MOST = 32767.0
 _WHOLE = np.float32(1.5 * 2**23)
 
