@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from unskew.engine._devices import Devices, select
+from unskew.engine._memory import return_freed
 from unskew.engine._scoreboard import Scoreboard
 from unskew.kernels import empty_sum, fold, get_threads, work_alone
 from unskew.rng import Purpose, generator
@@ -274,6 +275,7 @@ def _joined(each: list[tuple[Int64, Upload]]) -> Uploads:
         weight.append(upload.weight)
         at = end
     rest = (np.concatenate(dense), np.concatenate(weight))
+    return_freed()
     return Uploads(np.concatenate(users), Upload(Rows(indptr, items, values), *rest))
 
 
