@@ -103,6 +103,9 @@ def test_packing_loses_little_and_zero_stays_zero() -> None:
     some = unpack_rows(packed, users, chosen, width)
     for row, (client, item) in zip(some, [(0, 12), (0, 410), (2, 99)], strict=True):
         np.testing.assert_array_equal(row, back[client, item * width : (item + 1) * width])
+    newcomers = unpack_rows(packed, np.array([9, 2, 99]), chosen, width)
+    last = unpack_rows(packed, np.array([4, 2, 4]), chosen, width)
+    np.testing.assert_array_equal(newcomers, last)
 
 
 SETTINGS: list[dict[str, Any]] = [

@@ -97,9 +97,11 @@ def unpack(packed: Packed, users: Int64, low: int, high: int) -> Float32:
 
 
 def unpack_rows(packed: Packed, users: Int64, rows: Ragged, width: int) -> Float32:
-    """Some rows of each of these users' tables, which have ``width`` columns."""
+    """Some rows of each of these users' tables, which have ``width`` columns; newcomers, whose
+    numbers are past the last table's, are given rows of that one."""
+    known = np.minimum(users, len(packed.entries) - 1)
     out = np.empty((len(rows.items), width), np.float32)
-    for_each_block(rows.counts(), lambda block: _unpack_rows(block, users, rows, packed, out))
+    for_each_block(rows.counts(), lambda block: _unpack_rows(block, known, rows, packed, out))
     return out
 
 
