@@ -10,8 +10,8 @@ above t if and only if
     y_u.y_v  <  (1 - t) s_u s_v - g.g - g.y_u - g.y_v,
 
 and |y_u.y_v| is at most the sum of |y_u,b| |y_v,b| over any cut of the columns into cells b. That
-bound, one product of matrices with a column per cell, decides all but a few pairs in a hundred,
-because clients have trained different items; only for the others is y_u.y_v worked out.
+bound, one product of matrices with a column per cell, decides most pairs, because clients have
+trained different items; only for the others is y_u.y_v worked out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ _CELL = 16
 """Columns whose length the bound looks at together."""
 _SLACK = 1.0 + 1e-4
 """More than float32 can lose in the bound's sums."""
+_ROUNDING = 1e-4
+"""More than a tile's float32 product can lose, as a share of the two lengths: what it says depends
+on how the matrix library shares the work, what the graph says must not."""
 _NEAR = 128
 """Clients whose columns stay in the cache while others are compared with them."""
 _NARROW = 1024
@@ -166,15 +169,17 @@ def neighbours(Q: Float32, moved: Moved, threshold: float) -> Bool:
         graph[u, v] = (needed > 0) & (v < u)
         unsettled.append(np.argwhere((np.abs(needed) <= bound * _SLACK) & (v < u)) + first)
     pairs = np.concatenate(unsettled)
-    if len(pairs) > _MANY * n * n:
-        graph[:] = _all_products(moved, len(g)) < limit(np.arange(n)[:, None], np.arange(n))
-        np.fill_diagonal(graph, False)
-    else:
-        products = np.zeros(len(pairs))
-        for _, y in moved.tiles(len(g)):
-            in_parallel(-(-len(pairs) // _PORTION), _compare, pairs, y, products)
-        u, v = pairs.T
-        graph[u, v] = products < limit(u, v)
+    if len(pairs) > _MANY * n * n:  # one product for all, and single ones where its roundings count
+        everyone, length = np.arange(n), np.sqrt(square)
+        below = limit(everyone[:, None], everyone) - _all_products(moved, len(g))
+        graph = np.tril(below > 0, -1)
+        near = np.abs(below) <= _ROUNDING * length[:, None] * length
+        pairs = np.argwhere(np.tril(near, -1))
+    products = np.zeros(len(pairs))
+    for _, y in moved.tiles(len(g)):
+        in_parallel(-(-len(pairs) // _PORTION), _compare, pairs, y, products)
+    u, v = pairs.T
+    graph[u, v] = products < limit(u, v)
     graph |= graph.T
     alone = np.flatnonzero(~graph.any(1))
     graph[alone, alone] = True
