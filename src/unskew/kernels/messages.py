@@ -1,9 +1,9 @@
 """GPFedRec's server: the mean of the tables of those a client listens to.
 
 The sums need no product. How far two clients are is nearly the sum of how far each is from g, so
-that the sets of neighbours, ordered by size, are nearly nested: one differs from the next by few
-clients, and a sum is the last one plus those who joined, less those who left. (Sets that are not
-nested cost time, nothing else.)
+that with the clients in order, those who are far from most first, everyone's neighbours are nearly
+the first few: a sum is a running one plus those who are missing, less those who are too many. (Sets
+that are nothing like that cost time, nothing else.)
 """
 
 from __future__ import annotations
@@ -13,103 +13,127 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
+from unskew.kernels._line_sums import WIDTH, sum_lines
 from unskew.kernels._parallel import in_parallel
-from unskew.kernels.packing import GROUP, Packed, empty_packed, pack_group, unpack_columns
+from unskew.kernels.packing import Packed, empty_packed, pack, unpack
 from unskew.kernels.relations import Moved
 from unskew.types import Bool, Float32, Float64, Int32, Int64
 
+_FEW = 64
+"""Clients outside a round whose tables are unpacked at a time."""
 
-class _Nested(NamedTuple):
-    """Sets of clients, each as its difference from the one before: those who join, from
-    ``indptr[i]``, and from ``leaves[i]`` on those who leave."""
+
+class _Beginnings(NamedTuple):
+    """Sets of clients, each as the beginning of one order and its exceptions. ``readers`` are the
+    clients by the ``length`` of theirs; those to add stand from ``indptr[i]`` on, and those to take
+    away from ``surplus[i]`` on, as places in the order. ``share`` is 1 / the size of each set, and
+    ``weight`` what each client of the order counts in the mean of all means."""
 
     order: Int64
+    readers: Int64
+    length: Int64
     indptr: Int64
-    leaves: Int64
-    changed: Int32
-    size: Int64
-
-
-def _nest(graph: Bool) -> _Nested:
-    size = graph.sum(1)
-    order = np.argsort(size, kind="stable")
-    before = np.zeros(graph.shape[1], np.bool_)
-    changed, joined = [], []
-    for client in order:
-        joins, left = graph[client] & ~before, before & ~graph[client]
-        changed.append(np.concatenate((np.flatnonzero(joins), np.flatnonzero(left))))
-        joined.append(np.count_nonzero(joins))
-        before = graph[client]
-    indptr = np.concatenate(([0], np.cumsum([len(part) for part in changed])))
-    leaves = indptr[:-1] + np.array(joined)
-    return _Nested(order, indptr, leaves, np.concatenate(changed).astype(np.int32), size)
+    surplus: Int64
+    exceptions: Int32
+    share: Float64
+    weight: Float64
 
 
 @jit
-def _sum_nested(nested: _Nested, share: Float64, y: Float32, means: Float32) -> None:
-    """The mean of the lines of ``y`` over each client's neighbours. What changes is summed in
-    float32, all the rest in double, so that what joins and leaves leaves nothing behind."""
-    width = y.shape[1]
-    change, total = np.zeros(width, np.float32), np.zeros(width)
-    for i in range(len(nested.order)):
-        client = nested.order[i]
-        change[:] = 0.0
-        for j in range(nested.indptr[i], nested.leaves[i]):
-            other = y[nested.changed[j]]
-            for k in range(width):
-                change[k] += other[k]
-        for j in range(nested.leaves[i], nested.indptr[i + 1]):
-            other = y[nested.changed[j]]
-            for k in range(width):
-                change[k] -= other[k]
-        mine, by = means[client], share[client]
-        for k in range(width):
-            total[k] += change[k]
-            mine[k] = total[k] * by
-
-
-@jit
-def _pass_group(
+def _cut(
     block: Int64,
-    nested: _Nested,
-    low: int,
-    y: Float32,
-    users: Int64,
-    away: Int64,
-    g: Float32,
-    packed: Packed,
-    next_packed: Packed,
+    graph: Bool,
+    share: Float64,
+    length: Int64,
+    lacking: Int64,
+    surplus: Int64,
+    weight: Float64,
 ) -> None:
-    """The next g and r_u in some groups of a tile's columns; ``g`` is changed."""
-    share = 1.0 / nested.size
-    mine = np.zeros((len(users), GROUP), np.float32)
-    means = np.zeros_like(mine)
-    centre, own = np.zeros(GROUP), np.zeros(GROUP, np.float32)
-    for number in block:
-        first = number * GROUP
-        n = min(GROUP, y.shape[1] - first)
-        group = (low + first) // GROUP
-        for c in range(len(users)):
-            source, target = y[c, first : first + n], mine[c]
+    """Which beginning is most like each line of the graph, and in how many places it is not. Those
+    a client listens to are those who listen to it, so a line also tells what the client counts."""
+    for c in block:
+        more, most, members, shares = 0, 0, 0, 0.0
+        for k in range(graph.shape[1]):
+            more += 1 if graph[c, k] else -1
+            members += graph[c, k]
+            shares += share[k] if graph[c, k] else 0.0
+            if more > most:
+                most, length[c] = more, k + 1
+        # Of the first ``length`` places, (length + most) / 2 are members.
+        lacking[c] = members - (length[c] + most) // 2
+        surplus[c] = (length[c] - most) // 2
+        weight[c] = shares / len(graph)
+
+
+@jit
+def _list(
+    block: Int64,
+    graph: Bool,
+    readers: Int64,
+    length: Int64,
+    indptr: Int64,
+    surplus: Int64,
+    exceptions: Int32,
+) -> None:
+    for i in block:
+        line, add, take = graph[readers[i]], indptr[i], surplus[i]
+        for k in range(len(line)):
+            if k < length[i] and not line[k]:
+                exceptions[take] = k
+                take += 1
+            elif k >= length[i] and line[k]:
+                exceptions[add] = k
+                add += 1
+
+
+def _beginnings(graph: Bool) -> _Beginnings:
+    n, size = len(graph), graph.sum(1)
+    order = np.argsort(-size, kind="stable")
+    lines = np.take(graph, order, axis=1)
+    length, lacking, surplus = np.zeros((3, n), np.int64)
+    weight = np.zeros(n)
+    in_parallel(n, _cut, lines, 1 / size[order], length, lacking, surplus, weight)
+    readers = np.argsort(length, kind="stable")
+    length, lacking, surplus = length[readers], lacking[readers], surplus[readers]
+    indptr = np.concatenate(([0], np.cumsum(lacking + surplus)))
+    exceptions = np.empty(indptr[-1], np.int32)
+    from_here = indptr[:-1] + lacking
+    in_parallel(n, _list, lines, readers, length, indptr, from_here, exceptions)
+    places = (order, readers, length, indptr, from_here, exceptions)
+    return _Beginnings(*places, 1 / size[readers], weight[order])
+
+
+@jit
+def _mix(block: Int64, sets: _Beginnings, tile: Float32, step: Float32) -> None:
+    """Some groups of a tile's columns: the mean of all means goes into ``step``, and what each
+    client's mean is beyond it takes the place of its y_u."""
+    y = np.zeros((len(tile), WIDTH), np.float32)
+    total, centre = np.zeros(WIDTH), np.zeros(WIDTH)
+    more, less = np.zeros((2, WIDTH), np.float32)
+    for group in block:
+        first, n = group * WIDTH, min(WIDTH, tile.shape[1] - group * WIDTH)
+        centre[:] = total[:] = 0.0
+        for place in range(len(y)):
+            source, mine = tile[sets.order[place], first : first + n], y[place]
             for k in range(n):
-                target[k] = source[k]
-        _sum_nested(nested, share, mine, means)
-        centre[:] = 0.0
-        for c in range(len(users)):
+                mine[k] = source[k]
+        for place in range(len(y)):
+            mine, by = y[place], sets.weight[place]
+            for k in range(WIDTH):
+                centre[k] += by * mine[k]
+        step[first : first + n] = centre[:n]
+        place = 0
+        for i in range(len(y)):
+            while place < sets.length[i]:
+                mine = y[place]
+                for k in range(WIDTH):
+                    total[k] += mine[k]
+                place += 1
+            sum_lines(y, sets.exceptions, sets.indptr[i], sets.surplus[i], more)
+            sum_lines(y, sets.exceptions, sets.surplus[i], sets.indptr[i + 1], less)
+            target, by = tile[sets.readers[i], first : first + n], sets.share[i]
             for k in range(n):
-                centre[k] += means[c, k]
-        step = (centre / len(users)).astype(np.float32)
-        for k in range(n):
-            g[low + first + k] += step[k]
-        for c in range(len(users)):
-            for k in range(n):
-                means[c, k] -= step[k]
-            pack_group(means[c, :n], users[c], group, next_packed)
-        for user in away:
-            unpack_columns(user, low + first, packed, own[:n])
-            for k in range(n):
-                own[k] -= step[k]
-            pack_group(own[:n], user, group, next_packed)
+                target[k] = (total[k] + (more[k] - less[k])) * by - centre[k]
 
 
 def pass_messages(graph: Bool, Q: Float32, moved: Moved) -> tuple[Float32, Packed]:
@@ -117,10 +141,13 @@ def pass_messages(graph: Bool, Q: Float32, moved: Moved) -> tuple[Float32, Packe
 
     Clients outside the round keep their r_u.
     """
-    g, packed, users = Q.reshape(-1).copy(), moved.packed, moved.users
-    away = np.setdiff1d(np.arange(len(packed.entries)), users)
-    nested, next_packed = _nest(graph), empty_packed(len(packed.entries), len(g))
-    for low, y in moved.tiles(len(g)):
-        groups = -(-y.shape[1] // GROUP)
-        in_parallel(groups, _pass_group, nested, low, y, users, away, g, packed, next_packed)
-    return g.reshape(Q.shape), next_packed
+    packed, step = moved.packed, np.zeros(Q.size, np.float32)
+    sets, next_packed = _beginnings(graph), empty_packed(len(packed.entries), Q.size)
+    for low, y in moved.tiles(Q.size):
+        groups, high = -(-y.shape[1] // WIDTH), low + y.shape[1]
+        in_parallel(groups, _mix, sets, y, step[low:high])
+        pack(moved.users, low, y, next_packed)
+    away = np.setdiff1d(np.arange(len(packed.entries)), moved.users)
+    for some in np.split(away, range(_FEW, len(away), _FEW)):
+        pack(some, 0, unpack(packed, some, 0, Q.size) - step, next_packed)
+    return Q + step.reshape(Q.shape), next_packed

@@ -3,6 +3,7 @@
 Tables that differ little from a common one are kept as their differences from it, cut into groups
 of 64 columns; a group's entries are multiples of its largest over 32,767, and what is lost at most
 1.6e-5 of the largest difference in the group. Two entries share an int32, the type that files have.
+Tables end with a whole group, because loops whose length the compiler knows are much faster.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from unskew.kernels._parallel import for_each_block, in_parallel
 from unskew.types import Float32, Int32, Int64, Ragged
 
 GROUP = 64
-"""Columns packed with one scale; even, so that no two groups share an int32."""
+"""Columns packed with one scale."""
 _MOST = 32767.0
 _WHOLE = np.float32(1.5 * 2**23)
 
@@ -29,49 +30,49 @@ class Packed(NamedTuple):
 def empty_packed(n_users: int, columns: int) -> Packed:
     """All differences zero."""
     groups = -(-columns // GROUP)
-    halves = (columns + 1) // 2
-    return Packed(np.zeros((n_users, halves), np.int32), np.zeros((n_users, groups), np.float32))
+    entries = np.zeros((n_users, groups * GROUP // 2), np.int32)
+    return Packed(entries, np.zeros((n_users, groups), np.float32))
 
 
 @jit
 def _largest(values: Float32) -> np.float32:
-    """The largest size of an entry; as whole numbers, whose order is the same: LLVM may not
+    """The largest size of a group's entry; as whole numbers, whose order is the same: LLVM may not
     re-order a chain of float maxima."""
     bits = values.view(np.int32)
     largest = np.int32(0)
-    for k in range(len(bits)):
+    for k in range(GROUP):
         largest = max(largest, bits[k] & np.int32(0x7FFFFFFF))
     return np.int32(largest).view(np.float32)
 
 
 @jit
-def pack_group(values: Float32, user: int, group: int, packed: Packed) -> None:
-    """Put one user's columns of one group, in place."""
-    step = _largest(values) / np.float32(_MOST)
-    back = np.float32(1.0) / step if step > 0 else np.float32(0.0)
-    packed.scale[user, group] = step
-    target = packed.entries[user].view(np.int16)[group * GROUP : group * GROUP + len(values)]
-    for k in range(len(values)):
-        # Adding and taking away 1.5 x 2^23 rounds to the nearest whole number.
-        target[k] = np.int16((values[k] * back + _WHOLE) - _WHOLE)
-
-
-@jit
-def _pack(block: Int64, values: Float32, packed: Packed) -> None:
-    for user in block:
+def _pack(block: Int64, users: Int64, low: int, values: Float32, packed: Packed) -> None:
+    own, entries = np.zeros(GROUP, np.float32), packed.entries.view(np.int16)
+    for c in block:
         for first in range(0, values.shape[1], GROUP):
-            mine = values[user, first : min(first + GROUP, values.shape[1])]
-            pack_group(mine, user, first // GROUP, packed)
+            n, at = min(GROUP, values.shape[1] - first), low + first
+            source = values[c, first : first + n]
+            for k in range(n):
+                own[k] = source[k]
+            for k in range(n, GROUP):
+                own[k] = 0.0
+            step = _largest(own) / np.float32(_MOST)
+            back = np.float32(1.0) / step if step > 0 else np.float32(0.0)
+            packed.scale[users[c], at // GROUP] = step
+            target = entries[users[c], at : at + GROUP]
+            for k in range(GROUP):
+                # Adding and taking away 1.5 x 2^23 rounds to the nearest whole number.
+                target[k] = np.int16((own[k] * back + _WHOLE) - _WHOLE)
 
 
 @jit
-def unpack_columns(user: int, low: int, packed: Packed, out: Float32) -> None:
-    """One user's columns from ``low`` on."""
+def unpack_columns(user: int, low: int, packed: Packed, by: float, out: Float32) -> None:
+    """``by`` times one user's columns from ``low`` on."""
     narrow, high = packed.entries[user].view(np.int16), low + len(out)
     for group in range(low // GROUP, (high - 1) // GROUP + 1):
         first = max(group * GROUP, low)
         source = narrow[first : min((group + 1) * GROUP, high)]
-        target, step = out[first - low :], packed.scale[user, group]
+        target, step = out[first - low :], packed.scale[user, group] * np.float32(by)
         for k in range(len(source)):
             target[k] = step * np.float32(source[k])
 
@@ -79,14 +80,14 @@ def unpack_columns(user: int, low: int, packed: Packed, out: Float32) -> None:
 @jit
 def _unpack(block: Int64, users: Int64, low: int, packed: Packed, out: Float32) -> None:
     for c in block:
-        unpack_columns(users[c], low, packed, out[c])
+        unpack_columns(users[c], low, packed, 1.0, out[c])
 
 
 @jit
 def _unpack_rows(block: Int64, users: Int64, rows: Ragged, packed: Packed, out: Float32) -> None:
     for c in block:
         for j in range(rows.indptr[c], rows.indptr[c + 1]):
-            unpack_columns(users[c], rows.items[j] * out.shape[1], packed, out[j])
+            unpack_columns(users[c], rows.items[j] * out.shape[1], packed, 1.0, out[j])
 
 
 def unpack(packed: Packed, users: Int64, low: int, high: int) -> Float32:
@@ -105,8 +106,13 @@ def unpack_rows(packed: Packed, users: Int64, rows: Ragged, width: int) -> Float
     return out
 
 
+def pack(users: Int64, low: int, values: Float32, packed: Packed) -> None:
+    """Put these users' columns from ``low`` on, the first of a group, in place."""
+    in_parallel(len(users), _pack, users, low, values, packed)
+
+
 def packed_from(values: Float32) -> Packed:
     """Whole flat tables, packed."""
     packed = empty_packed(*values.shape)
-    in_parallel(len(values), _pack, values, packed)
+    pack(np.arange(len(values)), 0, values, packed)
     return packed
