@@ -9,10 +9,12 @@ import scipy.special
 import twins
 
 from unskew.kernels._arithmetic import logistic_batch
+from unskew.kernels._line_sums import WIDTH, sum_lines
 from unskew.kernels._vectors import inner
 from unskew.types import Float32, Float64
 
 call_inner = numba.njit(lambda x, y, n: inner(x, y, n))
+call_sum_lines = numba.njit(lambda table, places, a, b, out: sum_lines(table, places, a, b, out))
 
 WIDE = np.concatenate(
     [
@@ -40,6 +42,18 @@ def test_inner_reads_views_that_start_anywhere() -> None:
     for start in range(9):
         exact = x[start : start + 45].astype(np.float64) @ y[2:47].astype(np.float64)
         assert call_inner(x[start:], y[2:], 45) == pytest.approx(exact, abs=1e-5)
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 9), (3, 4), (5, 5)])
+def test_listed_lines_are_added_up_one_after_another(first: int, end: int) -> None:
+    rng = np.random.default_rng(end)
+    table = rng.standard_normal((7, WIDTH)).astype(np.float32)
+    places = rng.integers(0, 7, 9).astype(np.int32)
+    out, expected = np.full(WIDTH, 9.0, np.float32), np.zeros(WIDTH, np.float32)
+    call_sum_lines(table, places, first, end, out)
+    for place in places[first:end]:
+        expected += table[place]
+    np.testing.assert_array_equal(out, expected)
 
 
 def test_inner_sums_in_the_stated_order() -> None:

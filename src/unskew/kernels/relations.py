@@ -85,8 +85,9 @@ def _columns(client: int, moved: Moved, position: int, low: int, out: Float32) -
     while position < trained.indptr[client + 1]:
         at = trained.items[position] * width
         first, end = max(low - at, 0), min(high - at, width)
-        for k in range(first, end):
-            out[at + k - low] += trained.values[position, k]
+        target, row = out[at + first - low : at + end - low], trained.values[position, first:end]
+        for k in range(len(target)):
+            target[k] += row[k]
         if at + width > high:
             break
         position += 1
