@@ -208,6 +208,18 @@ def _compare(block: Int64, pairs: Int64, y: Float32, products: Float64) -> None:
                 products[i] += inner(y[u, low : low + n], y[v, low : low + n], n)
 
 
+def _add_products(pairs: Int64, y: Float32, products: Float64) -> None:
+    in_parallel(-(-len(pairs) // _PORTION), _compare, pairs, y, products)
+
+
+def _lost(pairs: Int64, beside: Float32, length: Float64) -> Float64:
+    """How much of a pair's product its parts along the directions may leave out."""
+    bound, (u, v) = np.zeros(len(pairs)), pairs.T
+    _add_products(pairs, beside, bound)
+    lost: Float64 = _SLACK * bound + _ROUNDING * length[u] * length[v]
+    return lost
+
+
 def neighbours(Q: Float32, moved: Moved, threshold: float) -> Bool:
     """Whom each client listens to: those further away than ``threshold`` x the mean distance, or
     itself if there are none."""
@@ -220,24 +232,21 @@ def neighbours(Q: Float32, moved: Moved, threshold: float) -> Bool:
     farthest = threshold * (1 - float(directions @ directions) / n**2)
     far = _Far(1 - farthest, size, m.common + square / 2, length)
 
-    graph = np.zeros((n, n), np.bool_)
-    unsettled, known = [], []
+    graph, left = np.zeros((n, n), np.bool_), []
     for first in range(0, n, _NEAR):
         end = min(first + _NEAR, n)
         products, bound = (x[first:end] @ x[:end].T for x in (m.along, m.coarse))
-        open_ends = np.zeros(products.shape, np.bool_)
-        in_parallel(end - first, _settle, first, far, products, bound, graph, open_ends)
-        unsettled.append(np.add(np.argwhere(open_ends), (first, 0)))
-        known.append(products[open_ends])
-    pairs, about = np.concatenate(unsettled), np.concatenate(known)
-    beside = np.zeros(len(pairs))
-    in_parallel(-(-len(pairs) // _PORTION), _compare, pairs, m.beside, beside)
-    u, v = pairs.T
-    lost = _SLACK * beside + _ROUNDING * length[u] * length[v]
-    pairs = pairs[np.abs(_limit(u, v, far) - about) <= lost]
+        unsettled = np.zeros(products.shape, np.bool_)
+        in_parallel(end - first, _settle, first, far, products, bound, graph, unsettled)
+        # Ordered by v: the lines of the few u stay in the cache, and those of the v pass by in turn.
+        v, u = np.nonzero(unsettled.T)
+        below = _limit(first + u, v, far) - products[u, v]
+        some = np.stack((first + u, v), 1)
+        left.append(some[np.abs(below) <= _lost(some, m.beside, length)])
+    pairs = np.concatenate(left)
     exact = np.zeros(len(pairs))
     for _, y in moved.tiles(len(g)):
-        in_parallel(-(-len(pairs) // _PORTION), _compare, pairs, y, exact)
+        _add_products(pairs, y, exact)
     u, v = pairs.T
     graph[u, v] = exact < _limit(u, v, far)
     graph |= graph.T
