@@ -238,7 +238,7 @@ def neighbours(Q: Float32, moved: Moved, threshold: float) -> Bool:
         products, bound = (x[first:end] @ x[:end].T for x in (m.along, m.coarse))
         unsettled = np.zeros(products.shape, np.bool_)
         in_parallel(end - first, _settle, first, far, products, bound, graph, unsettled)
-        # Ordered by v: the lines of the few u stay in the cache, and those of the v pass by in turn.
+        # Ordered by v: the lines of the few u stay in the cache, those of the v pass by in turn.
         v, u = np.nonzero(unsettled.T)
         below = _limit(first + u, v, far) - products[u, v]
         some = np.stack((first + u, v), 1)
