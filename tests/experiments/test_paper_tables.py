@@ -99,20 +99,13 @@ def test_cells_are_distinct_commands_with_settings_that_exist(name):
             assert {key for key, _ in cell.settings} <= known
 
 
-def test_a_run_of_hours_is_cut_short_and_the_table_says_so():
-    cell, other = (
-        Plan(data=(data,), protocols=("paper",), methods=("gpfedrec",)).cell(
-            "gpfedrec", data, "paper"
-        )
-        for data in ("ml-1m", "ml-100k")
-    )
-    assert dict(cell.settings) == {"rounds": "30"}
-    assert other.settings == ()
-    short = row("gpfedrec", 0.5, "ml-1m", settings={"rounds": 30}, rounds=30)
-    tuned = row("gpfedrec", 0.6, "ml-100k", settings={"rounds": 30}, rounds=30)
-    text = TABLES["main"].markdown(stores(main=[short, tuned]))
-    assert ", 30 rounds |" in line_of(text, "gpfedrec")
-    assert "0.600" not in text
+def test_only_a_quick_run_is_cut_short_and_tables_have_whole_ones():
+    plans = (Plan(data=("ml-1m",), quick=quick) for quick in (True, False))
+    short, whole = (plan.cell("gpfedrec", "ml-1m", "paper") for plan in plans)
+    assert [key for key, _ in short.settings] == ["rounds"]
+    assert whole.settings == ()
+    cut = row("gpfedrec", 0.6, "ml-1m", settings={"rounds": 30}, rounds=30)
+    assert "0.600" not in TABLES["main"].markdown(stores(main=[row("gpfedrec", 0.5), cut]))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -283,12 +283,11 @@ def _figures(row: dict[str, Any] | None, protocol: str) -> str:
     if row is None:
         return "–"
     text = _pair(row["metrics"])
-    cut = f", {row['rounds']} rounds" if row["settings"].get("rounds") else ""
     if protocol == "paper":
         published = paper_value(row["method"], row["data"])
         text += f" ({published[0]:.3f} / {published[1]:.3f})" if published else ""
-        return text + cut
-    return f"{text} · {_pair(row['sampled99'])}{cut}"
+        return text
+    return f"{text} · {_pair(row['sampled99'])}"
 
 
 def _pair(metrics: dict[str, Any]) -> str:

@@ -19,8 +19,6 @@ Stores = Mapping[str, Sequence[Row]]
 QUICK_ROUNDS = 4
 _SHORT = 10
 """Methods that need no more rounds than this are not cut short by a quick run."""
-CUT_SHORT = {("gpfedrec", "ml-1m"): 30}
-"""Rounds of the runs whose hundred would take hours; tables say so."""
 
 
 class Task(NamedTuple):
@@ -50,12 +48,11 @@ class Plan:
         return self.shortened(Cell(method, data, protocol, self.seeds, pairs))
 
     def shortened(self, cell: Cell) -> Cell:
-        """The cell as it is, or, for a quick run or one of hours, with few rounds."""
-        few = QUICK_ROUNDS if self.quick else CUT_SHORT.get((cell.method, cell.data))
+        """The cell as it is or, for a quick run, with few rounds."""
         given, needed = dict(cell.settings), METHODS[cell.method].Config().rounds
-        if few is None or "rounds" in given or needed <= _SHORT:
+        if not self.quick or "rounds" in given or needed <= _SHORT:
             return cell
-        return cell._replace(settings=(*cell.settings, ("rounds", str(few))))
+        return cell._replace(settings=(*cell.settings, ("rounds", str(QUICK_ROUNDS))))
 
     def grid(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """All values of a sweep; of a quick one the first, the middle one and the last."""
@@ -98,13 +95,8 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
 
 
 def plain(rows: Sequence[Row]) -> list[Row]:
-    """Runs of methods as they come: no settings but a number of rounds cut short, no noise."""
-    return [row for row in rows if _as_it_comes(row) and "privacy" not in row]
-
-
-def _as_it_comes(row: Row) -> bool:
-    few = CUT_SHORT.get((row["method"], row["data"]))
-    return not row["settings"] or row["settings"] == {"rounds": few}
+    """Runs of methods as they come: no settings, no noise."""
+    return [row for row in rows if not row["settings"] and "privacy" not in row]
 
 
 def having(rows: Sequence[Row], **wanted: Any) -> list[Row]:
