@@ -23,6 +23,7 @@ from unskew.deploy._owners import settle
 from unskew.deploy._replies import mean_of, read_sums
 from unskew.deploy._wire import Rejected, read_download
 from unskew.deploy.server import Conductor
+from unskew.kernels.packing import packed_from
 from unskew.methods import create
 from unskew.types import Split, UnskewError, Upload
 
@@ -69,8 +70,8 @@ def test_downloads_that_a_method_itself_makes_differ_over_the_rounds() -> None:
     whole = refit.init(1, ITEMS, 0)[0]._asdict()
     assert read_download(refit, whole, USERS, ITEMS).V.shape == (ITEMS, 2 * ITEMS + 1)
     for n, fits in ((3, True), (USERS, True), (USERS + 1, False)):
-        lists = {"users": np.zeros(n, np.int64), "entries": np.zeros((n, ITEMS * 8), np.int32)}
-        named = _download("pfedgraph", **lists, scale=_f32(n, -(-ITEMS * 16 // 64)))
+        lists = packed_from(_f32(n, ITEMS * 16))._asdict()
+        named = _download("pfedgraph", users=np.zeros(n, np.int64), **lists)
         if fits:
             assert len(read_download(create("pfedgraph"), named, USERS, ITEMS).users) == n
         else:
