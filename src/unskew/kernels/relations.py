@@ -229,7 +229,7 @@ def neighbours(Q: Float32, moved: Moved, threshold: float) -> Bool:
     size, length = np.sqrt(square + 2 * m.common + m.square), np.sqrt(m.square)
     directions = g * np.sum(1 / size) + m.directions.sum(0)
     # The cosines of all pairs, each client with itself too, add up to |sum of directions|^2.
-    farthest = threshold * (1 - float(directions @ directions) / n**2)
+    farthest = threshold * (1 - float(np.sum(directions**2)) / n**2)
     far = _Far(1 - farthest, size, m.common + square / 2, length)
 
     graph, left = np.zeros((n, n), np.bool_), []
