@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import polars as pl
@@ -40,6 +41,12 @@ def finished(place):
     arguments = ("run", *method, "--rounds", 6, "--seeds", "0,1")
     stdout, _ = unskew(*arguments, "--out", "run", "--json", cwd=place)
     return json.loads(stdout)
+
+
+def test_the_command_says_its_version(place):
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    stdout, stderr = unskew("--version", cwd=place)
+    assert (stdout, stderr) == (f"unskew {project['project']['version']}\n", "")
 
 
 def test_run_prints_one_json_object_with_the_documented_keys(finished, place):

@@ -24,6 +24,7 @@ def main() -> None:
     import typer
 
     from unskew.cli import _audit, _data, _demo, _deploy, _device, _reproduce, _results, _run
+    from unskew.cli._options import before_any_command
     from unskew.cli._output import stderr
     from unskew.cli._report import report
     from unskew.cli._skew import skew
@@ -37,6 +38,7 @@ def main() -> None:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
+    app.callback()(before_any_command)
     for command in (
         _run.run,
         _run.resume,

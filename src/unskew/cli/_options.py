@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,22 @@ DataDir = Annotated[
 ]
 _MOST_SEEDS = 10_000
 """In one range: more is a slip of the finger."""
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"unskew {version('unskew')}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+]
+
+
+def before_any_command(version: Version = False) -> None:
+    """What can be asked of the command itself."""
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
