@@ -49,6 +49,13 @@ def test_the_command_says_its_version(place):
     assert (stdout, stderr) == (f"unskew {project['project']['version']}\n", "")
 
 
+def test_a_run_that_diverged_says_so(place):
+    arguments = ("run", "--method", "pfedrec", "--rounds", 2, "--set", "learning_rate=1e9")
+    stdout, stderr = unskew(*arguments, "--out", "diverged", "--json", cwd=place)
+    assert json.loads(stdout)["rounds"] == 2
+    assert "diverged: with seed 0 the loss is not a number in round 1" in " ".join(stderr.split())
+
+
 def test_run_prints_one_json_object_with_the_documented_keys(finished, place):
     wanted = {
         "method": "pfedclr",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import time
@@ -131,12 +132,20 @@ def run_with_progress(
     label = f"{spec.method} on {Path(spec.data).name}, {spec.protocol}"
     try:
         with RoundProgress(label, len(spec.seeds)) as progress:
-            return run_spec(
+            finished = run_spec(
                 spec, interactions, out=folder, resume=resume, on_round=progress, command=command
             )
     except KeyboardInterrupt:
         stderr.print(f"Stopped. Go on with: unskew resume {shlex.quote(str(folder))}")
         raise
+    for outcome in finished.outcomes:
+        lost = [row["round"] for row in outcome.rows if not math.isfinite(row["loss"])]
+        if lost:
+            stderr.print(
+                f"Training diverged: with seed {outcome.seed} the loss is not a number in round "
+                f"{lost[0]}, and figures from there on mean nothing. Lower the learning rate."
+            )
+    return finished
 
 
 def _show(finished: Run, json: bool) -> None:
