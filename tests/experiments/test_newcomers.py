@@ -12,7 +12,8 @@ def finished():
 
 
 def test_a_newcomer_gets_what_a_member_with_the_same_history_gets(finished):
-    assert finished.states[0].best_round < finished.states[0].round  # the last fit is another one
+    (outcome,) = finished.outcomes
+    assert outcome.best_round < len(outcome.rows)  # the last fit is another one
     split, recommender = finished.split, finished.recommender()
     for user in (0, 7, 500):
         history = [split.item_ids[item] for item in split.train.of(user)]

@@ -1,10 +1,12 @@
 """Run folders met again: with other data than they began with, or with files lost or damaged."""
 
+import gc
 import json
 import shutil
 
 import pytest
 
+from unskew.engine import State
 from unskew.experiments import (
     RunSpec,
     open_recommender,
@@ -34,6 +36,26 @@ def saved(tmp_path):
     spec = RunSpec("fedmf", {"rounds": 2}, str(tmp_path / "own.csv"))
     run(spec, spec.load(), out=tmp_path / "run")
     return spec, tmp_path / "run"
+
+
+def test_a_saved_run_has_one_seed_in_memory_and_recommends_with_all(tmp_path):
+    write_ratings(tmp_path / "own.csv")
+    spec = RunSpec("fedmf", {"rounds": 2}, str(tmp_path / "own.csv"), seeds=(0, 1, 2))
+    in_memory = run(spec, spec.load())
+    gc.collect()
+    before = [id(o) for o in gc.get_objects() if isinstance(o, State)]
+    most = []
+
+    def count(*_):
+        there = [o for o in gc.get_objects() if isinstance(o, State) and id(o) not in before]
+        most.append(len(there))
+
+    saved = run(spec, spec.load(), out=tmp_path / "run", on_round=count)
+    assert most == [1] * 6
+    for seed in spec.seeds:
+        wanted = in_memory.recommender(seed).recommend_all(5)
+        assert saved.recommender(seed).recommend_all(5).equals(wanted)
+    assert not saved.recommender(0).recommend_all(5).equals(wanted)
 
 
 def forget_checksum(folder):

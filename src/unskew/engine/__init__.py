@@ -20,6 +20,7 @@ from unskew.engine._files import (
     write_json,
     write_tensors,
 )
+from unskew.engine._memory import return_freed
 from unskew.engine._scoreboard import TOP_K, Scoreboard
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "model_checksum",
     "read_json",
     "read_tensors",
+    "return_freed",
     "select",
     "server_tensors",
     "sync_folder",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from unskew.engine import CHUNK, Devices, select
+from unskew.engine import CHUNK, Checkpoints, Devices, Federation, select
 from unskew.evaluation import best_unseen
 from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewError
 
@@ -104,3 +105,13 @@ class Recommender:
 def _chunks(n_users: int) -> Iterator[Int64]:
     for low in range(0, n_users, CHUNK):
         yield np.arange(low, min(low + CHUNK, n_users))
+
+
+def saved_recommender(folder: Path, federation: Federation) -> Recommender:
+    """The model of a saved seed's best validation round."""
+    state = Checkpoints(folder / f"seed-{federation.seed}" / "state").load(federation)
+    if state is None:
+        raise UnskewError(
+            f"The run in {folder} has no model yet; `unskew resume {folder}` trains it."
+        )
+    return Recommender(federation.method, federation.split, state.best_devices, federation.seed)

@@ -22,13 +22,14 @@ from unskew.engine import (
     Federation,
     State,
     read_json,
+    return_freed,
     write_atomically,
     write_json,
 )
 from unskew.evaluation import prepare
 from unskew.experiments._outcome import SeedOutcome, outcome_of, per_client, summarise
 from unskew.experiments._private import account, mechanism_of, over_seeds, uploads_of
-from unskew.experiments._recommend import Recommender
+from unskew.experiments._recommend import Recommender, saved_recommender
 from unskew.experiments._spec import RunSpec
 from unskew.privacy import PrivateUploads
 from unskew.types import Interactions, Split, UnskewError
@@ -46,7 +47,8 @@ class Run:
     spec: RunSpec
     split: Split
     outcomes: list[SeedOutcome]
-    states: dict[int, State]
+    recommenders: dict[int, Recommender]
+    """By seed: all of a run that is only in memory, of a saved one those that were asked for."""
     folder: Path | None
     command: str
     accounts: tuple[dict[str, Any], ...] = ()
@@ -92,8 +94,10 @@ class Run:
     def recommender(self, seed: int | None = None) -> Recommender:
         """Recommendations from the best round of a seed (default: the first)."""
         chosen = self.spec.seeds[0] if seed is None else seed
-        devices = self.states[chosen].best_devices
-        return Recommender(self.spec.build(), self.split, devices, chosen)
+        if self.folder is not None and chosen not in self.recommenders:
+            federation = Federation(self.spec.build(), self.split, chosen)
+            self.recommenders[chosen] = saved_recommender(self.folder, federation)
+        return self.recommenders[chosen]
 
     def recommend(self, user: str, k: int = 10) -> list[dict[str, Any]]:
         """The best ``k`` unseen items of a user, each with item, title and score."""
@@ -114,19 +118,24 @@ def run(
     split = prepare(interactions, spec.protocol)
     if out is not None:
         _open_folder(out, spec, split, resume, command)
-    outcomes, states, accounts = [], {}, []
+    outcomes, recommenders, accounts = [], {}, []
     mechanism = mechanism_of(spec, split)
     for seed in spec.seeds:
         transform = uploads_of(spec, split, mechanism)
         federation = Federation(spec.build(), split, seed, chunk=chunk, transform=transform)
         folder = None if out is None else out / f"seed-{seed}"
-        states[seed] = _train(federation, folder, on_round, transform)
-        outcomes.append(outcome_of(seed, states[seed], split))
+        state = _train(federation, folder, on_round, transform)
+        outcomes.append(outcome_of(seed, state, split))
         if mechanism is not None and spec.ldp is not None:
-            accounts.append(account(spec.ldp, mechanism, federation, states[seed].rows))
-        if folder is not None:
+            accounts.append(account(spec.ldp, mechanism, federation, state.rows))
+        if folder is None:
+            recommenders[seed] = Recommender(federation.method, split, state.best_devices, seed)
+        else:
             _write_per_user(folder / "users.parquet", split, outcomes[-1])
-    finished = Run(spec, split, outcomes, states, out, command, tuple(accounts))
+        # What is on disk need not stay in memory: many seeds take no more of it than one.
+        del state
+        return_freed()
+    finished = Run(spec, split, outcomes, recommenders, out, command, tuple(accounts))
     if out is not None:
         write_json(
             out / "result.json",

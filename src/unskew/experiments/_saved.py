@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from unskew.engine import Checkpoints, Federation, read_json
-from unskew.experiments._recommend import Recommender
+from unskew.engine import Federation, read_json
+from unskew.experiments._recommend import Recommender, saved_recommender
 from unskew.experiments._run import (
     RESULT_FORMAT,
     VERSION,
@@ -82,15 +82,8 @@ def open_recommender(folder: Path, seed: int | None = None) -> Recommender:
     seed = spec.seeds[0] if seed is None else seed
     if seed not in spec.seeds:
         raise UnskewError(f"The run in {folder} has seeds {list(spec.seeds)}, not {seed}.")
-    federation = Federation(spec.build(), _saved_split(folder, spec.data, spec.protocol), seed)
-    current = folder / f"seed-{seed}" / "state" / "current.json"
-    if not current.exists():
-        raise UnskewError(
-            f"The run in {folder} has no model yet; `unskew resume {folder}` trains it."
-        )
-    state = Checkpoints(current.parent).load(federation)
-    assert state is not None
-    return Recommender(federation.method, federation.split, state.best_devices, federation.seed)
+    split = _saved_split(folder, spec.data, spec.protocol)
+    return saved_recommender(folder, Federation(spec.build(), split, seed))
 
 
 def read_catalogue(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
