@@ -1,5 +1,5 @@
-"""Vector code written as such (see ``_vectors``), for the two loops over samples that visit rows of
-a table: scores, and the pull on what is scored against them."""
+"""Vector code written as such (see ``_vectors``), for the loops that visit some rows of a table:
+scores of samples, the pull on what is scored against them, and products with rows of another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numba
 from llvmlite import ir
-from numba.core.cgutils import alloca_once_value, for_range, unpack_tuple
+from numba.core.cgutils import alloca_once_value, for_range, for_range_slice, unpack_tuple
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
@@ -156,6 +156,42 @@ def _sum_samples(
     return numba.void(rows, numba.int64, packed, s, out, numba.int64), codegen
 
 
+@intrinsic
+def _inner_rows(
+    typing_context: object, rows: Any, items: Any, table: Any, first: Any, end: Any
+) -> object:
+    """The sum of rows[j] . (row ``items[j]`` of the flat ``table``) for j from ``first`` on."""
+    del typing_context
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        walk = _RowWalk(context, builder, signature, args, 3)
+        rows, items, table = walk.data
+        result = alloca_once_value(builder, ir.Constant(ir.FloatType(), 0.0))
+
+        def visit(k: Any, kind: Any, count: int) -> None:
+            zero = ir.Constant(kind, [0.0] * LANES if kind is walk.vector else 0.0)
+            chains = [alloca_once_value(builder, zero) for _ in range(count)]
+            for chain in chains:
+                builder.store(zero, chain)
+            with for_range_slice(builder, args[3], args[4], walk.number(1)) as (j, _):
+                item = builder.zext(builder.load(builder.gep(items, [j])), walk.index)
+                here, there = (
+                    walk.parts(data, builder.add(builder.mul(n, walk.dims), k), kind, count)
+                    for data, n in ((rows, j), (table, item))
+                )
+                for a, b, chain in zip(here, there, chains, strict=True):
+                    builder.store(walk.product_sum(a, b, builder.load(chain)), chain)
+            for chain in chains:
+                total = builder.fadd(builder.load(result), walk.folded(builder.load(chain)))
+                builder.store(total, result)
+
+        builder.store(ir.Constant(ir.FloatType(), 0.0), result)
+        walk.strips(visit)
+        return builder.load(result)
+
+    return numba.float32(rows, items, table, numba.int64, numba.int64), codegen
+
+
 def _without(signature: Any, position: int) -> Any:
     kept = [kind for i, kind in enumerate(signature.args) if i != position]
     return signature.replace(args=tuple(kept))
@@ -167,3 +203,4 @@ def _without_value(args: Any, position: int) -> list[Any]:
 
 score_samples: Callable[..., None] = cast(Any, _score_samples)
 sum_samples: Callable[..., None] = cast(Any, _sum_samples)
+inner_rows: Callable[..., float] = cast(Any, _inner_rows)

@@ -13,12 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
-from unskew.kernels._line_sums import WIDTH, sum_lines
+from unskew.kernels._line_sums import sum_lines
 from unskew.kernels._parallel import in_parallel
-from unskew.kernels.packing import Packed, empty_packed, pack, unpack
-from unskew.kernels.relations import Moved
-from unskew.types import Bool, Float32, Float64, Int32, Int64
+from unskew.kernels.moved import Moved, columns_of_client
+from unskew.kernels.packing import GROUP, Packed, empty_packed, pack, pack_group, unpack
+from unskew.types import Bool, Float32, Float64, Int16, Int32, Int64, Rows
 
+_TILE = 16
+"""Groups of columns that a thread works on at a time."""
 _FEW = 64
 """Clients outside a round whose tables are unpacked at a time."""
 
@@ -104,36 +106,80 @@ def _beginnings(graph: Bool) -> _Beginnings:
 
 
 @jit
-def _mix(block: Int64, sets: _Beginnings, tile: Float32, step: Float32) -> None:
-    """Some groups of a tile's columns: the mean of all means goes into ``step``, and what each
-    client's mean is beyond it takes the place of its y_u."""
-    y = np.zeros((len(tile), WIDTH), np.float32)
-    total, centre = np.zeros(WIDTH), np.zeros(WIDTH)
-    more, less = np.zeros((2, WIDTH), np.float32)
-    for group in block:
-        first, n = group * WIDTH, min(WIDTH, tile.shape[1] - group * WIDTH)
-        centre[:] = total[:] = 0.0
-        for place in range(len(y)):
-            source, mine = tile[sets.order[place], first : first + n], y[place]
-            for k in range(n):
-                mine[k] = source[k]
-        for place in range(len(y)):
-            mine, by = y[place], sets.weight[place]
-            for k in range(WIDTH):
-                centre[k] += by * mine[k]
-        step[first : first + n] = centre[:n]
-        place = 0
-        for i in range(len(y)):
-            while place < sets.length[i]:
-                mine = y[place]
-                for k in range(WIDTH):
-                    total[k] += mine[k]
-                place += 1
-            sum_lines(y, sets.exceptions, sets.indptr[i], sets.surplus[i], more)
-            sum_lines(y, sets.exceptions, sets.surplus[i], sets.indptr[i + 1], less)
-            target, by = tile[sets.readers[i], first : first + n], sets.share[i]
-            for k in range(n):
-                target[k] = (total[k] + (more[k] - less[k])) * by - centre[k]
+def _positions(first: int, trained: Rows) -> Int64:
+    """Where the rows of each client begin that do not end before column ``first``."""
+    item = first // trained.values.shape[1]
+    out = np.empty(len(trained.indptr) - 1, np.int64)
+    for c in range(len(out)):
+        low, high = trained.indptr[c], trained.indptr[c + 1]
+        out[c] = low + np.searchsorted(trained.items[low:high], item)
+    return out
+
+
+@jit
+def _mix(block: Int64, sets: _Beginnings, moved: Moved, step: Float32, packed: Packed) -> None:
+    """Some columns of everything, a tile at a time: the mean of all means goes into ``step``, and
+    what each client's mean is beyond it is packed. A client's part of a tile is read and written in
+    one go: every other order waits for the memory."""
+    n, columns = len(sets.order), _TILE * GROUP
+    position = _positions(block[0] * columns, moved.trained)
+    line, tile = np.empty(columns, np.float32), np.empty((_TILE, n, GROUP), np.float32)
+    entries, scale = np.empty((n, columns), np.int16), np.empty((n, _TILE), np.float32)
+    centre = np.empty(columns)
+    for number in block:
+        low = number * columns
+        high = min(low + columns, len(step))
+        line[high - low :] = 0.0
+        for place in range(n):
+            c = sets.order[place]
+            position[c] = columns_of_client(c, moved, position[c], low, line[: high - low])
+            for group in range(_TILE):
+                target, source = tile[group, place], line[group * GROUP :]
+                for k in range(GROUP):
+                    target[k] = source[k]
+        groups = -(-(high - low) // GROUP)
+        for group in range(groups):
+            _mix_group(sets, tile[group], group, centre, entries, scale)
+        step[low:high] = centre[: high - low]
+        for i in range(n):
+            user = moved.users[sets.readers[i]]
+            whole = packed.entries[user].view(np.int16)
+            whole[low : low + groups * GROUP] = entries[i, : groups * GROUP]
+            packed.scale[user, low // GROUP : low // GROUP + groups] = scale[i, :groups]
+
+
+@jit
+def _mix_group(
+    sets: _Beginnings,
+    y: Float32,
+    group: int,
+    centres: Float64,
+    entries: Int16,
+    scale: Float32,
+) -> None:
+    """One group of a tile's columns, clients in the order of ``sets``, readers in theirs."""
+    first, end = group * GROUP, (group + 1) * GROUP
+    centre = centres[first:end]
+    total, mean = np.zeros(GROUP), np.empty(GROUP, np.float32)
+    more, less = np.empty(GROUP, np.float32), np.empty(GROUP, np.float32)
+    centre[:] = 0.0
+    for place in range(len(y)):
+        mine, by = y[place], sets.weight[place]
+        for k in range(GROUP):
+            centre[k] += by * mine[k]
+    place = 0
+    for i in range(len(y)):
+        while place < sets.length[i]:
+            mine = y[place]
+            for k in range(GROUP):
+                total[k] += mine[k]
+            place += 1
+        sum_lines(y, sets.exceptions, sets.indptr[i], sets.surplus[i], more)
+        sum_lines(y, sets.exceptions, sets.surplus[i], sets.indptr[i + 1], less)
+        by = sets.share[i]
+        for k in range(GROUP):
+            mean[k] = (total[k] + (more[k] - less[k])) * by - centre[k]
+        scale[i, group] = pack_group(mean, entries[i, first:end])
 
 
 def pass_messages(graph: Bool, Q: Float32, moved: Moved) -> tuple[Float32, Packed]:
@@ -142,12 +188,10 @@ def pass_messages(graph: Bool, Q: Float32, moved: Moved) -> tuple[Float32, Packe
     Clients outside the round keep their r_u.
     """
     packed, step = moved.packed, np.zeros(Q.size, np.float32)
-    sets, next_packed = _beginnings(graph), empty_packed(len(packed.entries), Q.size)
-    for low, y in moved.tiles(Q.size):
-        groups, high = -(-y.shape[1] // WIDTH), low + y.shape[1]
-        in_parallel(groups, _mix, sets, y, step[low:high])
-        pack(moved.users, low, y, next_packed)
+    next_packed = empty_packed(len(packed.entries), Q.size)
+    tiles = -(-Q.size // (_TILE * GROUP))
+    in_parallel(tiles, _mix, _beginnings(graph), moved, step, next_packed)
     away = np.setdiff1d(np.arange(len(packed.entries)), moved.users)
     for some in np.split(away, range(_FEW, len(away), _FEW)):
-        pack(some, 0, unpack(packed, some, 0, Q.size) - step, next_packed)
+        pack(some, unpack(packed, some, 0, Q.size) - step, next_packed)
     return Q + step.reshape(Q.shape), next_packed

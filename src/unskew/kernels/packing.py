@@ -14,7 +14,7 @@ import numpy as np
 
 from unskew.kernels._arithmetic import jit
 from unskew.kernels._parallel import for_each_block, in_parallel
-from unskew.types import Float32, Int32, Int64, Ragged
+from unskew.types import Float32, Int16, Int32, Int64, Ragged
 
 GROUP = 64
 """Columns packed with one scale."""
@@ -46,23 +46,26 @@ def _largest(values: Float32) -> np.float32:
 
 
 @jit
-def _pack(block: Int64, users: Int64, low: int, values: Float32, packed: Packed) -> None:
-    own, entries = np.zeros(GROUP, np.float32), packed.entries.view(np.int16)
+def pack_group(values: Float32, target: Int16) -> np.float32:
+    """One group's entries into ``target``; returns their scale."""
+    step = _largest(values) / np.float32(_MOST)
+    back = np.float32(1.0) / step if step > 0 else np.float32(0.0)
+    for k in range(GROUP):
+        # Adding and taking away 1.5 x 2^23 rounds to the nearest whole number.
+        target[k] = np.int16((values[k] * back + _WHOLE) - _WHOLE)
+    return step
+
+
+@jit
+def _pack(block: Int64, users: Int64, values: Float32, packed: Packed) -> None:
+    own = np.zeros(GROUP, np.float32)
     for c in block:
+        entries = packed.entries[users[c]].view(np.int16)
         for first in range(0, values.shape[1], GROUP):
-            n, at = min(GROUP, values.shape[1] - first), low + first
-            source = values[c, first : first + n]
-            for k in range(n):
-                own[k] = source[k]
-            for k in range(n, GROUP):
-                own[k] = 0.0
-            step = _largest(own) / np.float32(_MOST)
-            back = np.float32(1.0) / step if step > 0 else np.float32(0.0)
-            packed.scale[users[c], at // GROUP] = step
-            target = entries[users[c], at : at + GROUP]
-            for k in range(GROUP):
-                # Adding and taking away 1.5 x 2^23 rounds to the nearest whole number.
-                target[k] = np.int16((own[k] * back + _WHOLE) - _WHOLE)
+            n = min(GROUP, values.shape[1] - first)
+            own[:n], own[n:] = values[c, first : first + n], np.float32(0.0)
+            scale = pack_group(own, entries[first : first + GROUP])
+            packed.scale[users[c], first // GROUP] = scale
 
 
 @jit
@@ -73,8 +76,12 @@ def unpack_columns(user: int, low: int, packed: Packed, by: float, out: Float32)
         first = max(group * GROUP, low)
         source = narrow[first : min((group + 1) * GROUP, high)]
         target, step = out[first - low :], packed.scale[user, group] * np.float32(by)
-        for k in range(len(source)):
-            target[k] = step * np.float32(source[k])
+        if len(source) == GROUP:  # a length that the compiler knows
+            for k in range(GROUP):
+                target[k] = step * np.float32(source[k])
+        else:
+            for k in range(len(source)):
+                target[k] = step * np.float32(source[k])
 
 
 @jit
@@ -106,13 +113,13 @@ def unpack_rows(packed: Packed, users: Int64, rows: Ragged, width: int) -> Float
     return out
 
 
-def pack(users: Int64, low: int, values: Float32, packed: Packed) -> None:
-    """Put these users' columns from ``low`` on, the first of a group, in place."""
-    in_parallel(len(users), _pack, users, low, values, packed)
+def pack(users: Int64, values: Float32, packed: Packed) -> None:
+    """Put these users' whole flat tables in place."""
+    in_parallel(len(users), _pack, users, values, packed)
 
 
 def packed_from(values: Float32) -> Packed:
     """Whole flat tables, packed."""
     packed = empty_packed(*values.shape)
-    pack(np.arange(len(values)), 0, values, packed)
+    pack(np.arange(len(values)), values, packed)
     return packed

@@ -1,175 +1,148 @@
 """GPFedRec's server: who is far from whom.
 
-Clients' tables are never all unpacked: everything happens on the differences from the common table,
-y_u = (1 - f_u) (r_u - g) + what u trained, which keeps the small distances between large tables
-exact. With s_u the length of g + y_u, the cosine distance of two clients is above t if and only if
+With y_u how far client u is from the common table g, and s_u the length of g + y_u, the cosine
+distance of two clients is above t if and only if
 
     y_u.y_v  <  (1 - t) s_u s_v - g.g - g.y_u - g.y_v.
 
-Most of the y_u.y_v need not be worked out. An item is pushed along nearly the same direction e_i by
-everybody, and y_u = a_u + z_u, its parts along the e_i and the rest, gives
+Most of the y_u.y_v need not be worked out. y_u = m_u + w_u, the few rows that u has changed much
+and everything else, which for all clients lies near to the span of a few directions V (it is a mean
+of many tables). With a_u and b_u the parts of m_u and w_u along V, and z_u = w_u - V b_u,
 
-    y_u.y_v  =  a_u.a_v + z_u.z_v,    |z_u.z_v|  <=  sum over i of |z_u,i| |z_v,i|.
+    y_u.y_v  =  m_u.m_v + (a_u + b_u).(a_v + b_v) - a_u.a_v  +  z_u.m_v + m_u.z_v + z_u.z_v.
 
-The first is a product of matrices with one column per item, and the bound settles nearly every
-pair, first by sixteen items together, then by single ones. What is left is compared in full.
+m_u.m_v costs only the rows that both have changed, and the lengths bound the last three terms; that
+settles all but one pair in a hundred or so. Of these w_u.m_v and m_u.w_v are worked out, which
+leaves z_u.z_v to be bounded, and what is open then, a few pairs in a million, is compared in full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
-from unskew.kernels._parallel import in_parallel
+from unskew.kernels._by_item import ByItem, by_item_of
+from unskew.kernels._parallel import for_each_block, in_parallel
+from unskew.kernels._row_vectors import inner_rows
+from unskew.kernels._steps import score_columns
 from unskew.kernels._vectors import inner
-from unskew.kernels.packing import GROUP, Packed, unpack_columns
-from unskew.types import Bool, Float32, Float64, Int64, Rows
+from unskew.kernels.moved import Moved, Parts, everything_else, in_parts
+from unskew.kernels.packing import unpack
+from unskew.types import Bool, Float32, Float64, Int8, Int64, Rows
 
-_COARSE = 16
-"""Items whose length the first bound looks at together."""
-_SLACK = 1.0 + 1e-4
-"""More than float32 can lose in the bound's sums."""
+_DIRECTIONS = 8
+_SAMPLE = 128
+"""Clients from whose tables the directions are found."""
 _ROUNDING = 1e-4
-"""More than float32 can lose in a product of two clients, as a share of their lengths: what it says
-depends on how the matrix library shares the work, what the graph says must not."""
-_LOST = 4e-6
-"""More than float32 can lose in the square of a length."""
-_NEAR = 128
-"""Clients with whom all others are compared at a time."""
-_NARROW = 704
-"""Columns compared at a time."""
-_HELD = 2**25
-"""Bytes of a tile, about."""
-_PORTION = 1024
-"""Pairs compared at a time."""
+"""More than float32 can lose in a product of two clients' tables, as a share of their lengths."""
+_PORTION = 64
+"""Rows added up in float32 where more than one pair in a thousand must be told apart."""
+_LITTLE = 1e-5
+"""More than float32 can lose then."""
+_NARROW = 1408
+"""Columns multiplied at a time."""
+_ABREAST = 4
+"""Clients measured side by side."""
 _TOGETHER = 64
 """Clients whose directions are added up one after another."""
-_STEPS = 8
-"""Of the power method."""
-_SAMPLE = 32
-"""Rows per item, about, from which the directions of the items are estimated."""
-
-
-class Moved(NamedTuple):
-    """How far the clients of a round are from g, in parts: r_u - g, what u trained, and f_u."""
-
-    packed: Packed
-    users: Int64
-    trained: Rows
-    factor: Float32
-
-    def tiles(self, columns: int) -> Iterator[tuple[int, Float32]]:
-        """Their y_u, a tile of columns at a time, with the first one's number; the memory of one
-        tile serves for all. An odd number of groups, since lines whose lengths are powers of two
-        would share a few places of the cache."""
-        n, position = len(self.users), self.trained.indptr[:-1].copy()
-        width = min((_HELD // (4 * n) // GROUP | 1) * GROUP, columns)
-        held = np.empty(n * width, np.float32)
-        for low in range(0, columns, width):
-            high = min(low + width, columns)
-            y = held[: n * (high - low)].reshape(n, high - low)
-            in_parallel(n, _fill, self, position, low, y)
-            yield low, y
-
-
-@jit
-def _columns(client: int, moved: Moved, position: int, low: int, out: Float32) -> int:
-    """y_u from column ``low`` on. ``position`` is that of the first row u trained that does not end
-    before it; the answer is the one to go on with."""
-    trained, width, high = moved.trained, moved.trained.values.shape[1], low + len(out)
-    rest = np.float32(1.0) - moved.factor[client]
-    unpack_columns(moved.users[client], low, moved.packed, rest, out)
-    while position < trained.indptr[client + 1]:
-        at = trained.items[position] * width
-        first, end = max(low - at, 0), min(high - at, width)
-        target, row = out[at + first - low : at + end - low], trained.values[position, first:end]
-        for k in range(len(target)):
-            target[k] += row[k]
-        if at + width > high:
-            break
-        position += 1
-    return position
-
-
-@jit
-def _fill(block: Int64, moved: Moved, position: Int64, low: int, y: Float32) -> None:
-    for c in block:
-        position[c] = _columns(c, moved, position[c], low, y[c])
+_PAIRS = 1024
+"""Pairs compared at a time."""
+_CORNER = 64
+"""Clients whose lines are copied to columns together."""
+_OPEN = 2
+"""In a graph: not known yet."""
 
 
 class _Measured(NamedTuple):
-    """Of each client: its y_u along the items' directions, the length of what is beside them, by
-    item and by ``_COARSE`` items, g.y_u, y_u.y_u, and sums of y_u / s_u by ``_TOGETHER`` clients,
-    the same ones for any number of threads."""
+    """Of each client: b_u, a_u, the squares of w_u, m_u and y_u, g.y_u, and sums of y_u / s_u by
+    ``_TOGETHER`` clients, the same ones for any number of threads."""
 
-    along: Float32
-    beside: Float32
-    coarse: Float32
-    common: Float64
+    along: Float64
+    changed_along: Float64
+    else_square: Float64
+    changed_square: Float64
     square: Float64
-    directions: Float64
+    common: Float64
+    total: Float64
+
+
+@jit
+def _product(rows: Rows, client: int, table: Float32) -> float:
+    """Of the rows the client has changed and a flat table."""
+    result, end = 0.0, rows.indptr[client + 1]
+    for first in range(rows.indptr[client], end, _PORTION):
+        last = min(first + _PORTION, end)
+        result += inner_rows(rows.values, rows.items, table, first, last)
+    return result
+
+
+@jit
+def _add_rows(rows: Rows, client: int, table: Float32) -> None:
+    width = rows.values.shape[1]
+    for j in range(rows.indptr[client], rows.indptr[client + 1]):
+        at, row = rows.items[j] * width, rows.values[j]
+        for k in range(width):
+            table[at + k] += row[k]
 
 
 @jit
 def _measure(
-    block: Int64, moved: Moved, g: Float32, square: float, e: Float32, out: _Measured
+    block: Int64, parts: Parts, g: Float32, square: float, V: Float32, out: _Measured
 ) -> None:
-    y, (n_items, width) = np.empty(len(g), np.float32), e.shape
+    y, rows = np.empty((_ABREAST, len(g)), np.float32), parts.rows
     for some in block:
-        total = out.directions[some]
-        for c in range(some * _TOGETHER, min((some + 1) * _TOGETHER, len(out.square))):
-            _columns(c, moved, moved.trained.indptr[c], 0, y)
-            coarse = out.coarse[c]
-            for i in range(n_items):
-                mine = y[i * width : (i + 1) * width]
-                length, along = inner(mine, mine, width), inner(mine, e[i], width)
-                beside = max(length - along * along, 0.0) + _LOST * length
-                out.along[c, i], out.beside[c, i] = along, np.sqrt(beside)
-                coarse[i // _COARSE] += beside
-                out.square[c] += length
-            for b in range(len(coarse)):
-                coarse[b] = np.sqrt(coarse[b])
+        total = out.total[some]
+        last = min((some + 1) * _TOGETHER, len(out.square))
+        for first in range(some * _TOGETHER, last, _ABREAST):
+            clients = range(first, min(first + _ABREAST, last))
+            for c in clients:
+                everything_else(c, parts, y[c - first])
             for low in range(0, len(g), _NARROW):
                 n = min(_NARROW, len(g) - low)
-                out.common[c] += inner(y[low : low + n], g[low : low + n], n)
-            by = 1 / np.sqrt(square + 2 * out.common[c] + out.square[c])
-            for k in range(len(g)):
-                total[k] += y[k] * by
+                for c in clients:
+                    mine = y[c - first, low : low + n]
+                    for k in range(len(V)):
+                        out.along[c, k] += inner(mine, V[k, low : low + n], n)
+                    out.common[c] += inner(mine, g[low : low + n], n)
+                    out.else_square[c] += inner(mine, mine, n)
+            for c in clients:
+                mine = y[c - first]
+                for k in range(len(V)):
+                    out.changed_along[c, k] = _product(rows, c, V[k])
+                out.common[c] += _product(rows, c, g)
+                crossed = _product(rows, c, mine)
+                for j in range(rows.indptr[c], rows.indptr[c + 1]):
+                    row = rows.values[j]
+                    out.changed_square[c] += inner(row, row, len(row))
+                out.square[c] = out.else_square[c] + 2 * crossed + out.changed_square[c]
+                _add_rows(rows, c, mine)
+                by = 1 / np.sqrt(square + 2 * out.common[c] + out.square[c])
+                for k in range(len(g)):
+                    total[k] += mine[k] * by
 
 
-def _directions(trained: Rows, n_items: int) -> Float32:
-    """Of length 1, one per item, near to the one most rows of the item lie along: what a step of
-    the power method makes of what some steps find for the rows of all items. (Any will do; these
-    settle most pairs.)"""
-    rows = slice(None, None, max(len(trained.items) // (_SAMPLE * n_items), 1))
-    items, values = trained.items[rows], trained.values[rows]
-    square = values.T @ values
-    most = square[square.diagonal().argmax()]
-    for _ in range(_STEPS):
-        most = _unit(square @ most)
-    pulls = (values * (values @ most)[:, None]).T
-    sums = np.stack([np.bincount(items, pull, n_items) for pull in pulls], 1)
-    found: Float64 = _unit(sums)
-    return np.where(np.any(found, 1, keepdims=True), found, most).astype(np.float32)
-
-
-def _unit(x: Any) -> Any:
-    """The same direction, of length 1; zeros stay zeros."""
-    length = np.sqrt(np.sum(x**2, -1, keepdims=True))
-    return x / np.where(length > 0, length, 1)
+def _directions(moved: Moved, columns: int) -> Float32:
+    """Of length 1 and at right angles: those in which the tables of some clients lie most. (Any
+    will do; these settle most pairs.)"""
+    users = moved.users[:: -(-len(moved.users) // _SAMPLE)]
+    tables = unpack(moved.packed, users, 0, columns)
+    _, shares = np.linalg.eigh(tables @ tables.T)
+    most = tables.T @ shares[:, -_DIRECTIONS:]
+    return np.ascontiguousarray(np.linalg.qr(most)[0].T)
 
 
 class _Far(NamedTuple):
     """When two clients are far from each other: the product of their y is below
-    keep s_u s_v - base_u - base_v. And how long the y are."""
+    keep s_u s_v - base_u - base_v. And the lengths of y_u, m_u and z_u."""
 
     keep: float
     size: Float64
     base: Float64
     length: Float64
+    changed: Float64
+    beside: Float64
 
 
 @jit
@@ -179,28 +152,90 @@ def _limit(u: Any, v: Any, far: _Far) -> Any:
 
 
 @jit
-def _settle(
-    block: Int64,
-    first: int,
-    far: _Far,
+def _judge(
+    u: int,
     products: Float32,
-    bound: Float32,
-    graph: Bool,
-    unsettled: Bool,
+    size: Float64,
+    base: Float64,
+    length: Float64,
+    changed: Float64,
+    beside: Float64,
+    keep: float,
+    line: Int8,
 ) -> None:
-    for i in block:
-        u = first + i
+    """Which clients before u are far from it, as far as that is certain. (The arrays of ``_Far``
+    one by one: only then does the loop become vectors.)"""
+    size_u, base_u, rounding = keep * size[u], base[u], _ROUNDING * length[u]
+    changed_u, beside_u = changed[u], beside[u]
+    for v in range(u):
+        below = size_u * size[v] - base_u - base[v] - products[v]
+        lost = beside_u * (changed[v] + beside[v]) + changed_u * beside[v] + rounding * length[v]
+        line[v] = np.int8(_OPEN) if abs(below) <= lost else np.int8(below > 0)
+
+
+@jit
+def _settle(
+    block: Int64, rows: Rows, by_item: ByItem, along: Float32, far: _Far, graph: Int8
+) -> None:
+    """Each client with those before it. ``along`` has a column a_u + b_u, a_u per client."""
+    (k, n), width = along.shape, rows.values.shape[1]
+    some, product = np.empty(n, np.float32), np.empty(n, np.float32)
+    near = np.empty(n, np.float32)
+    mine = np.empty(k, np.float32)
+    for u in block:
+        for i in range(k):
+            mine[i] = along[i, u] if 2 * i < k else -along[i, u]
+        score_columns(product, along, mine, u)
+        near[:u] = 0.0
+        for j in range(rows.indptr[u], rows.indptr[u + 1]):
+            i, before = rows.items[j], by_item.place[j]
+            first, end = by_item.indptr[i], by_item.indptr[i + 1]
+            columns = by_item.columns[first * width : end * width].reshape(width, end - first)
+            score_columns(some, columns, rows.values[j], before)
+            who = by_item.who[first : first + before]
+            for c in range(before):
+                near[np.uint32(who[c])] += some[c]
         for v in range(u):
-            below = _limit(u, v, far) - products[i, v]
-            lost = _SLACK * bound[i, v] + _ROUNDING * far.length[u] * far.length[v]
-            graph[u, v] = below > 0
-            unsettled[i, v] = abs(below) <= lost
+            near[v] += product[v]
+        _judge(u, near, far.size, far.base, far.length, far.changed, far.beside, far.keep, graph[u])
+
+
+@jit
+def _cross(
+    block: Int64, parts: Parts, indptr: Int64, others: Int64, columns: int, out: Float64
+) -> None:
+    """For each client and some others, those before it first: w_u.m_v for those after it, y_u.m_v
+    for those before it, which together have every part of y_u.y_v but w_u.w_v."""
+    y = np.empty(columns, np.float32)
+    for u in block:
+        whole = False
+        if indptr[u] == indptr[u + 1]:
+            continue
+        everything_else(u, parts, y)
+        for i in range(indptr[u + 1] - 1, indptr[u] - 1, -1):
+            if others[i] < u and not whole:
+                _add_rows(parts.rows, u, y)
+                whole = True
+            out[i] = _product(parts.rows, others[i], y)
+
+
+def _crossed(pairs: Int64, parts: Parts, columns: int) -> Float64:
+    """y_u.y_v - w_u.w_v of pairs."""
+    both = np.concatenate((pairs, pairs[:, ::-1]))
+    order = np.argsort(both[:, 0], kind="stable")
+    counts = np.bincount(both[:, 0], minlength=len(parts.moved.users))
+    indptr = np.concatenate(([0], np.cumsum(counts)))
+    found, result = np.empty(len(both)), np.empty(len(both))
+    arguments = (parts, indptr, both[order, 1], columns, found)
+    for_each_block(counts, lambda block: _cross(block, *arguments))
+    result[order] = found
+    return result[: len(pairs)] + result[len(pairs) :]
 
 
 @jit
 def _compare(block: Int64, pairs: Int64, y: Float32, products: Float64) -> None:
     for portion in block:
-        some = range(portion * _PORTION, min((portion + 1) * _PORTION, len(pairs)))
+        some = range(portion * _PAIRS, min((portion + 1) * _PAIRS, len(pairs)))
         for low in range(0, y.shape[1], _NARROW):
             n = min(_NARROW, y.shape[1] - low)
             for i in some:
@@ -208,59 +243,68 @@ def _compare(block: Int64, pairs: Int64, y: Float32, products: Float64) -> None:
                 products[i] += inner(y[u, low : low + n], y[v, low : low + n], n)
 
 
-def _add_products(pairs: Int64, y: Float32, products: Float64) -> None:
-    in_parallel(-(-len(pairs) // _PORTION), _compare, pairs, y, products)
+def _compared(pairs: Int64, moved: Moved, columns: int) -> Float64:
+    """y_u.y_v of pairs."""
+    if len(pairs) == 0:
+        return np.zeros(0)
+    clients, places = np.unique(pairs, return_inverse=True)
+    products, places = np.zeros(len(pairs)), places.reshape(pairs.shape)
+    for y in moved.tiles(clients, columns):
+        in_parallel(-(-len(pairs) // _PAIRS), _compare, places, y, products)
+    return products
 
 
-def _lost(pairs: Int64, beside: Float32, length: Float64) -> Float64:
-    """How much of a pair's product its parts along the directions may leave out."""
-    bound, (u, v) = np.zeros(len(pairs)), pairs.T
-    _add_products(pairs, beside, bound)
-    lost: Float64 = _SLACK * bound + _ROUNDING * length[u] * length[v]
-    return lost
+@jit
+def _mirror(block: Int64, graph: Int8) -> None:
+    """What stands below the diagonal, above it; by squares, which stay in the cache."""
+    n = len(graph)
+    for some in block:
+        for first in range(0, (some + 1) * _CORNER, _CORNER):
+            for u in range(some * _CORNER, min((some + 1) * _CORNER, n)):
+                for v in range(first, min(first + _CORNER, u)):
+                    graph[v, u] = graph[u, v]
 
 
 def neighbours(Q: Float32, moved: Moved, threshold: float) -> Bool:
     """Whom each client listens to: those further away than ``threshold`` x the mean distance, or
     itself if there are none."""
-    g, n = Q.reshape(-1), len(moved.users)
+    g, n, parts = Q.reshape(-1), len(moved.users), in_parts(moved)
     square = float(np.sum(g.astype(np.float64) ** 2))
-    m = _measured(Q, square, moved)
-    size, length = np.sqrt(square + 2 * m.common + m.square), np.sqrt(m.square)
-    directions = g * np.sum(1 / size) + m.directions.sum(0)
+    m = _measured(g, square, parts)
+    size = np.sqrt(square + 2 * m.common + m.square)
+    directions = g * np.sum(1 / size) + m.total.sum(0)
     # The cosines of all pairs, each client with itself too, add up to |sum of directions|^2.
     farthest = threshold * (1 - float(np.sum(directions**2)) / n**2)
-    far = _Far(1 - farthest, size, m.common + square / 2, length)
+    beside = np.maximum(m.else_square - np.sum(m.along**2, 1), 0) + _LITTLE * m.else_square
+    lengths = (np.sqrt(x) for x in (m.square, m.changed_square, beside))
+    far = _Far(1 - farthest, size, m.common + square / 2, *lengths)
 
-    graph, left = np.zeros((n, n), np.bool_), []
-    for first in range(0, n, _NEAR):
-        end = min(first + _NEAR, n)
-        products, bound = (x[first:end] @ x[:end].T for x in (m.along, m.coarse))
-        unsettled = np.zeros(products.shape, np.bool_)
-        in_parallel(end - first, _settle, first, far, products, bound, graph, unsettled)
-        # Ordered by v: the lines of the few u stay in the cache, those of the v pass by in turn.
-        v, u = np.nonzero(unsettled.T)
-        below = _limit(first + u, v, far) - products[u, v]
-        some = np.stack((first + u, v), 1)
-        left.append(some[np.abs(below) <= _lost(some, m.beside, length)])
-    pairs = np.concatenate(left)
-    exact = np.zeros(len(pairs))
-    for _, y in moved.tiles(len(g)):
-        _add_products(pairs, y, exact)
+    graph = np.zeros((n, n), np.int8)
+    along = np.concatenate((m.along + m.changed_along, m.changed_along), 1).T.astype(np.float32)
+    by_item = by_item_of(parts.rows, len(Q))
+    arguments = (parts.rows, by_item, np.ascontiguousarray(along), far, graph)
+    for_each_block(np.arange(1, n + 1), lambda block: _settle(block, *arguments))
+
+    pairs = np.stack(np.divmod(np.flatnonzero(graph.ravel() == _OPEN), n), 1)
     u, v = pairs.T
-    graph[u, v] = exact < _limit(u, v, far)
-    graph |= graph.T
-    alone = np.flatnonzero(~graph.any(1))
-    graph[alone, alone] = True
-    return graph
+    products = _crossed(pairs, parts, len(g)) + np.sum(m.along[u] * m.along[v], 1)
+    lost = far.beside[u] * far.beside[v] + _LITTLE * far.length[u] * far.length[v]
+    open_still = np.abs(_limit(u, v, far) - products) <= lost
+    products[open_still] = _compared(pairs[open_still], moved, len(g))
+    graph[u, v] = products < _limit(u, v, far)
+    in_parallel(-(-n // _CORNER), _mirror, graph)
+    known = graph.view(np.bool_)
+    alone = np.flatnonzero(~known.any(1))
+    known[alone, alone] = True
+    return known
 
 
-def _measured(Q: Float32, square: float, moved: Moved) -> _Measured:
-    n, n_items = len(moved.users), len(Q)
-    parts = np.zeros((-(-n // _TOGETHER), Q.size))
-    along, beside = np.zeros((2, n, n_items), np.float32)
-    coarse = np.zeros((n, -(-n_items // _COARSE)), np.float32)
-    out = _Measured(along, beside, coarse, np.zeros(n), np.zeros(n), parts)
-    e = _directions(moved.trained, n_items)
-    in_parallel(len(parts), _measure, moved, Q.reshape(-1), square, e, out)
+def _measured(g: Float32, square: float, parts: Parts) -> _Measured:
+    n, V = len(parts.moved.users), _directions(parts.moved, len(g))
+    total = np.zeros((-(-n // _TOGETHER), len(g)))
+    along, changed_along = np.zeros((2, n, len(V)))
+    else_square, changed_square, square_of, common = np.zeros((4, n))
+    alongs, squares = (along, changed_along), (else_square, changed_square, square_of)
+    out = _Measured(*alongs, *squares, common, total)
+    in_parallel(len(total), _measure, parts, g, square, V, out)
     return out

@@ -28,8 +28,9 @@ from unskew.kernels.graph import every_row
 from unskew.kernels.messages import pass_messages
 from unskew.kernels.mlp import score_mlp, train_mlp
 from unskew.kernels.mlp_local import train_anchored
+from unskew.kernels.moved import Moved
 from unskew.kernels.packing import Packed, empty_packed, unpack, unpack_rows
-from unskew.kernels.relations import Moved, neighbours
+from unskew.kernels.relations import neighbours
 from unskew.methods._training import TrainingConfig, initial_items, initial_users
 from unskew.methods.fedncf import initial_mlp
 from unskew.rng import Purpose
