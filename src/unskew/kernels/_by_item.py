@@ -1,4 +1,4 @@
-"""Clients' rows by item: who has a row of it, and these rows as columns of one matrix per item."""
+"""Clients' rows by item: who has a row of it, and these rows side by side."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
+from unskew.kernels._line_sums import BLOCK
 from unskew.kernels._parallel import in_parallel
 from unskew.types import Float32, Int32, Int64, Rows
 
 
 class ByItem(NamedTuple):
-    """Rows by their item: those of item i are from ``indptr[i]`` on, in the order of the clients;
-    ``who`` changed them, ``columns`` has them as one matrix after another, a column per client, and
-    ``place`` says which column of its item's each row is."""
+    """Rows by their item: those of item i are from ``indptr[i]`` on, in the order of the clients
+    ``who`` have them. ``values`` has them in blocks of ``BLOCK``, item i's from ``blocks[i]`` on,
+    and ``place`` says where among its item's each row is."""
 
     indptr: Int64
     who: Int32
-    columns: Float32
     place: Int32
+    blocks: Int64
+    values: Float32
 
 
 @jit
@@ -34,21 +36,21 @@ def _arrange(rows: Rows, indptr: Int64, who: Int32, place: Int32) -> None:
 
 
 @jit
-def _turn(block: Int64, rows: Rows, by_item: ByItem) -> None:
-    width = rows.values.shape[1]
+def _spread(block: Int64, rows: Rows, by_item: ByItem) -> None:
     for c in block:
         for j in range(rows.indptr[c], rows.indptr[c + 1]):
-            i, row = rows.items[j], rows.values[j]
-            first, end = by_item.indptr[i], by_item.indptr[i + 1]
-            columns = by_item.columns[first * width : end * width].reshape(width, end - first)
-            for k in range(width):
-                columns[k, by_item.place[j]] = row[k]
+            place, row = by_item.place[j], rows.values[j]
+            to = by_item.values[by_item.blocks[rows.items[j]] + place // BLOCK]
+            for k in range(len(row)):
+                to[k, place % BLOCK] = row[k]
 
 
 def by_item_of(rows: Rows, n_items: int) -> ByItem:
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows.items, minlength=n_items))))
+    counts = np.bincount(rows.items, minlength=n_items)
+    indptr, blocks = (np.concatenate(([0], np.cumsum(x))) for x in (counts, -(-counts // BLOCK)))
     who, place = np.empty((2, len(rows.items)), np.int32)
     _arrange(rows, indptr, who, place)
-    turned = ByItem(indptr, who, np.empty(rows.values.size, np.float32), place)
-    in_parallel(len(rows.indptr) - 1, _turn, rows, turned)
-    return turned
+    values = np.zeros((int(blocks[-1]), rows.values.shape[1], BLOCK), np.float32)
+    by_item = ByItem(indptr, who, place, blocks, values)
+    in_parallel(len(rows.indptr) - 1, _spread, rows, by_item)
+    return by_item

@@ -1,4 +1,5 @@
-"""Vector code written as such (see ``_vectors``): sums of lines of a table, kept in registers."""
+"""Vector code written as such (see ``_vectors``): sums that are kept in registers, of lines of a
+table, and of products of one row with many that lie side by side."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ from typing import Any, cast
 
 import numba
 from llvmlite import ir
-from numba.core.cgutils import alloca_once, for_range_slice
+from numba.core.cgutils import alloca_once, for_range, for_range_slice, unpack_tuple
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from unskew.kernels._vectors import LANES
+from unskew.kernels._vectors import LANES, fused_vectors
 
 _VECTORS = 8
 WIDTH = LANES * _VECTORS
@@ -51,4 +52,51 @@ def _sum_lines(
     return numba.void(table, places, numba.int64, numba.int64, out), codegen
 
 
+BLOCK = 2 * LANES
+"""Rows that lie side by side: entry k of all of them, then entry k + 1, and so on."""
+
+
+@intrinsic
+def _multiply_blocks(
+    typing_context: object, blocks: Any, first: Any, end: Any, row: Any, out: Any
+) -> object:
+    """The products of ``row`` with those of blocks ``first`` to ``end``, into ``out``."""
+    del typing_context
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        arrays = [make_array(signature.args[i])(context, builder, args[i]) for i in (0, 3, 4)]
+        source, row, target = (array.data for array in arrays)
+        width = unpack_tuple(builder, arrays[1].shape, 1)[0]
+        vector, index = ir.VectorType(ir.FloatType(), LANES), args[1].type
+        zero, one = ir.Constant(vector, [0.0] * LANES), ir.Constant(index, 1)
+        totals = [alloca_once(builder, vector) for _ in range(BLOCK // LANES)]
+
+        def places(data: Any, number: Any) -> list[Any]:
+            starts = builder.mul(number, ir.Constant(index, BLOCK)), vector.as_pointer()
+            offsets = (builder.add(starts[0], ir.Constant(index, LANES * i)) for i in range(2))
+            return [builder.bitcast(builder.gep(data, [at]), starts[1]) for at in offsets]
+
+        with for_range_slice(builder, args[1], args[2], one) as (block, _):
+            for total in totals:
+                builder.store(zero, total)
+            with for_range(builder, width) as entry:
+                line = builder.add(builder.mul(block, width), entry.index)
+                scalar = builder.load(builder.gep(row, [entry.index]))
+                lane = builder.insert_element(zero, scalar, ir.Constant(ir.IntType(32), 0))
+                lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+                factor = builder.shuffle_vector(lane, zero, lanes)
+                for place, total in zip(places(source, line), totals, strict=True):
+                    entries = builder.load(place, align=4)
+                    sum_ = fused_vectors(builder, factor, entries, builder.load(total))
+                    builder.store(sum_, total)
+            for place, total in zip(
+                places(target, builder.sub(block, args[1])), totals, strict=True
+            ):
+                builder.store(builder.load(total), place, align=4)
+        return context.get_dummy_value()
+
+    return numba.void(blocks, numba.int64, numba.int64, row, out), codegen
+
+
 sum_lines: Callable[..., None] = cast(Any, _sum_lines)
+multiply_blocks: Callable[..., None] = cast(Any, _multiply_blocks)

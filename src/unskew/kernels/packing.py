@@ -92,9 +92,17 @@ def _unpack(block: Int64, users: Int64, low: int, packed: Packed, out: Float32) 
 
 @jit
 def _unpack_rows(block: Int64, users: Int64, rows: Ragged, packed: Packed, out: Float32) -> None:
+    width = out.shape[1]
     for c in block:
+        narrow, scale = packed.entries[users[c]].view(np.int16), packed.scale[users[c]]
         for j in range(rows.indptr[c], rows.indptr[c + 1]):
-            unpack_columns(users[c], rows.items[j] * out.shape[1], packed, 1.0, out[j])
+            at, row = rows.items[j] * width, out[j]
+            if at // GROUP != (at + width - 1) // GROUP:
+                unpack_columns(users[c], at, packed, 1.0, row)
+                continue
+            source, step = narrow[at : at + width], scale[at // GROUP]
+            for k in range(width):
+                row[k] = step * np.float32(source[k])
 
 
 def unpack(packed: Packed, users: Int64, low: int, high: int) -> Float32:

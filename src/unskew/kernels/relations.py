@@ -24,6 +24,7 @@ import numpy as np
 
 from unskew.kernels._arithmetic import jit
 from unskew.kernels._by_item import ByItem, by_item_of
+from unskew.kernels._line_sums import BLOCK, multiply_blocks
 from unskew.kernels._parallel import for_each_block, in_parallel
 from unskew.kernels._row_vectors import inner_rows
 from unskew.kernels._steps import score_columns
@@ -33,7 +34,7 @@ from unskew.kernels.packing import unpack
 from unskew.types import Bool, Float32, Float64, Int8, Int64, Rows
 
 _DIRECTIONS = 8
-_SAMPLE = 128
+_SAMPLE = 64
 """Clients from whose tables the directions are found."""
 _ROUNDING = 1e-4
 """More than float32 can lose in a product of two clients' tables, as a share of their lengths."""
@@ -178,8 +179,8 @@ def _settle(
     block: Int64, rows: Rows, by_item: ByItem, along: Float32, far: _Far, graph: Int8
 ) -> None:
     """Each client with those before it. ``along`` has a column a_u + b_u, a_u per client."""
-    (k, n), width = along.shape, rows.values.shape[1]
-    some, product = np.empty(n, np.float32), np.empty(n, np.float32)
+    k, n = along.shape
+    some, product = np.empty(n + BLOCK, np.float32), np.empty(n, np.float32)
     near = np.empty(n, np.float32)
     mine = np.empty(k, np.float32)
     for u in block:
@@ -189,9 +190,9 @@ def _settle(
         near[:u] = 0.0
         for j in range(rows.indptr[u], rows.indptr[u + 1]):
             i, before = rows.items[j], by_item.place[j]
-            first, end = by_item.indptr[i], by_item.indptr[i + 1]
-            columns = by_item.columns[first * width : end * width].reshape(width, end - first)
-            score_columns(some, columns, rows.values[j], before)
+            first, block = by_item.indptr[i], by_item.blocks[i]
+            end = block + -(-before // BLOCK)
+            multiply_blocks(by_item.values, block, end, rows.values[j], some)
             who = by_item.who[first : first + before]
             for c in range(before):
                 near[np.uint32(who[c])] += some[c]
