@@ -69,29 +69,27 @@ def _multiply_blocks(
         width = unpack_tuple(builder, arrays[1].shape, 1)[0]
         vector, index = ir.VectorType(ir.FloatType(), LANES), args[1].type
         zero, one = ir.Constant(vector, [0.0] * LANES), ir.Constant(index, 1)
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
         totals = [alloca_once(builder, vector) for _ in range(BLOCK // LANES)]
 
-        def places(data: Any, number: Any) -> list[Any]:
-            starts = builder.mul(number, ir.Constant(index, BLOCK)), vector.as_pointer()
-            offsets = (builder.add(starts[0], ir.Constant(index, LANES * i)) for i in range(2))
-            return [builder.bitcast(builder.gep(data, [at]), starts[1]) for at in offsets]
+        def places(data: Any, line: Any) -> list[Any]:
+            first = builder.mul(line, ir.Constant(index, BLOCK))
+            starts = (builder.add(first, ir.Constant(index, LANES * i)) for i in range(len(totals)))
+            return [builder.bitcast(builder.gep(data, [at]), vector.as_pointer()) for at in starts]
 
         with for_range_slice(builder, args[1], args[2], one) as (block, _):
             for total in totals:
                 builder.store(zero, total)
             with for_range(builder, width) as entry:
-                line = builder.add(builder.mul(block, width), entry.index)
                 scalar = builder.load(builder.gep(row, [entry.index]))
                 lane = builder.insert_element(zero, scalar, ir.Constant(ir.IntType(32), 0))
-                lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
                 factor = builder.shuffle_vector(lane, zero, lanes)
+                line = builder.add(builder.mul(block, width), entry.index)
                 for place, total in zip(places(source, line), totals, strict=True):
-                    entries = builder.load(place, align=4)
-                    sum_ = fused_vectors(builder, factor, entries, builder.load(total))
-                    builder.store(sum_, total)
-            for place, total in zip(
-                places(target, builder.sub(block, args[1])), totals, strict=True
-            ):
+                    entries, so_far = builder.load(place, align=4), builder.load(total)
+                    builder.store(fused_vectors(builder, factor, entries, so_far), total)
+            line = builder.sub(block, args[1])
+            for place, total in zip(places(target, line), totals, strict=True):
                 builder.store(builder.load(total), place, align=4)
         return context.get_dummy_value()
 

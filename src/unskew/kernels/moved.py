@@ -1,6 +1,6 @@
-"""How far the clients of a round are from the common table g, in parts that are never all unpacked:
+"""How far the clients of a round are from the common table g; they are never all unpacked.
 
-y_u  =  (1 - f_u) (r_u - g) + what u trained.
+Client u is at g + y_u with y_u = (1 - f_u) (r_u - g) + what u trained.
 """
 
 from __future__ import annotations

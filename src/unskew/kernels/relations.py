@@ -36,12 +36,12 @@ from unskew.types import Bool, Float32, Float64, Int8, Int64, Rows
 _DIRECTIONS = 8
 _SAMPLE = 64
 """Clients from whose tables the directions are found."""
-_ROUNDING = 1e-4
-"""More than float32 can lose in a product of two clients' tables, as a share of their lengths."""
+_ROUNDING = 3e-4
+"""More than float32 can lose in a sum over a few thousand rows, as a share of the lengths."""
 _PORTION = 64
-"""Rows added up in float32 where more than one pair in a thousand must be told apart."""
+"""Rows added up in float32 where less may be lost."""
 _LITTLE = 1e-5
-"""More than float32 can lose then."""
+"""More than float32 can lose in so few."""
 _NARROW = 1408
 """Columns multiplied at a time."""
 _ABREAST = 4
@@ -180,9 +180,8 @@ def _settle(
 ) -> None:
     """Each client with those before it. ``along`` has a column a_u + b_u, a_u per client."""
     k, n = along.shape
-    some, product = np.empty(n + BLOCK, np.float32), np.empty(n, np.float32)
-    near = np.empty(n, np.float32)
-    mine = np.empty(k, np.float32)
+    some, near = np.empty(n + BLOCK, np.float32), np.empty(n, np.float32)
+    product, mine = np.empty(n, np.float32), np.empty(k, np.float32)
     for u in block:
         for i in range(k):
             mine[i] = along[i, u] if 2 * i < k else -along[i, u]
@@ -190,9 +189,9 @@ def _settle(
         near[:u] = 0.0
         for j in range(rows.indptr[u], rows.indptr[u + 1]):
             i, before = rows.items[j], by_item.place[j]
-            first, block = by_item.indptr[i], by_item.blocks[i]
-            end = block + -(-before // BLOCK)
-            multiply_blocks(by_item.values, block, end, rows.values[j], some)
+            first, start = by_item.indptr[i], by_item.blocks[i]
+            end = start + -(-before // BLOCK)
+            multiply_blocks(by_item.values, start, end, rows.values[j], some)
             who = by_item.who[first : first + before]
             for c in range(before):
                 near[np.uint32(who[c])] += some[c]
@@ -209,10 +208,10 @@ def _cross(
     for those before it, which together have every part of y_u.y_v but w_u.w_v."""
     y = np.empty(columns, np.float32)
     for u in block:
-        whole = False
         if indptr[u] == indptr[u + 1]:
             continue
         everything_else(u, parts, y)
+        whole = False
         for i in range(indptr[u + 1] - 1, indptr[u] - 1, -1):
             if others[i] < u and not whole:
                 _add_rows(parts.rows, u, y)
