@@ -94,6 +94,16 @@ def test_the_server_step_is_the_dense_one(
     np.testing.assert_array_equal(own_tables(server, users), own_tables(server, users))
 
 
+def test_tables_that_have_diverged_do_not_stop_the_server() -> None:
+    own = np.ones((8, 30), np.float32)
+    own[3, 2] = np.nan
+    method, rows = GPFedRec(Config(dim=6)), Rows.empty(8, 6)
+    server = Server(np.ones((5, 6), np.float32), *packed_from(own))
+    upload = Upload(rows, np.zeros((8, 1), np.float32), np.ones(8))
+    after = method.aggregate(server, Uploads(np.arange(8), upload))
+    assert np.isnan(own_tables(after, np.arange(8))).any()
+
+
 def test_packing_loses_little_and_zero_stays_zero() -> None:
     values = np.random.default_rng(0).standard_normal((5, 2055)).astype(np.float32)
     values[2] = 0.0

@@ -129,7 +129,8 @@ def _directions(moved: Moved, columns: int) -> Float32:
     will do; these settle most pairs.)"""
     users = moved.users[:: -(-len(moved.users) // _SAMPLE)]
     tables = unpack(moved.packed, users, 0, columns)
-    _, shares = np.linalg.eigh(tables @ tables.T)
+    # Of tables that have diverged, too: the run goes on, and says at its end that they have.
+    _, shares = np.linalg.eigh(np.nan_to_num(tables @ tables.T))
     most = tables.T @ shares[:, -_DIRECTIONS:]
     return np.ascontiguousarray(np.linalg.qr(most)[0].T)
 
