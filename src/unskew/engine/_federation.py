@@ -34,6 +34,8 @@ CHUNK = 256
 _HELD = 8 * 2**20
 """Bytes that the clients of a chunk may have on their devices together: fewer clients where each
 holds a whole item table."""
+_EVALUATED = 32
+"""Clients evaluated at a time: some methods make a whole item table for each of them."""
 _TURNS = 4
 """Chunks that a lane plays in a round at least, so that no lane waits long for another's last."""
 
@@ -130,7 +132,7 @@ class Federation:
                 bytes_up += sent
         state.devices.forget()
         paused = time.perf_counter()
-        for chunk in self._chunks(users, state.devices):
+        for chunk in _portions(users, min(self._chunk, _EVALUATED)):
             board, private = state.scoreboard, state.devices.take(chunk)
             board.update(chunk, self.method.score(download, private))
         evaluating = time.perf_counter() - paused
@@ -223,8 +225,12 @@ class Federation:
         size = min(self._chunk, max(1, int(_HELD / devices.mean_bytes())))
         if lanes:
             size = max(1, min(size // (2 * lanes), -(-len(users) // (lanes * _TURNS))))
-        for low in range(0, len(users), size):
-            yield users[low : low + size]
+        yield from _portions(users, size)
+
+
+def _portions(users: Int64, size: int) -> Iterator[Int64]:
+    for low in range(0, len(users), size):
+        yield users[low : low + size]
 
 
 class _ServerSide:
