@@ -5,7 +5,11 @@ from __future__ import annotations
 import ctypes
 import sys
 
-_M_ARENA_MAX = -8
+_M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
+_LARGE = 4 * 2**20
+"""Bytes of what is given back to the system as soon as it is freed. Left alone, the library raises
+this to the largest it has seen freed, and what is large and short-lived then lies among what is
+small and stays."""
 
 
 def share_one_heap() -> None:
@@ -14,6 +18,7 @@ def share_one_heap() -> None:
     item table, half as much memory again. (Elsewhere there is no such setting; nothing happens.)"""
     try:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
     except (AttributeError, OSError, TypeError):
         return
 
