@@ -13,11 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels._arithmetic import jit
+from unskew.kernels._line_sums import WIDTH
 from unskew.kernels._parallel import for_each_block, in_parallel
 from unskew.types import Float32, Int16, Int32, Int64, Ragged
 
-GROUP = 64
-"""Columns packed with one scale."""
+GROUP = WIDTH
+"""Columns packed with one scale: as many as are added up together."""
 _MOST = 32767.0
 _WHOLE = np.float32(1.5 * 2**23)
 
