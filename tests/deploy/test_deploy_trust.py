@@ -15,6 +15,7 @@ pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flow
 
 from deploy_grid import federation
 from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from unskew.deploy._checkpoint import ServerFiles, read_model, read_rows
 from unskew.deploy._data import of_users, write_node_data
@@ -202,6 +203,7 @@ def test_a_node_speaks_for_users_whose_turn_it_is(tmp_path: Path, tiny_split: Sp
 
 def _reply(**sums: Any) -> Message:
     named = {name.replace("_at_", "@").replace("_", "."): pair for name, pair in sums.items()}
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     record = RecordDict({"sums": MetricRecord(named)})
     return Message(record, dst_node_id=1, message_type="evaluate")
 

@@ -21,7 +21,7 @@ from unskew.deploy._data import (
 )
 from unskew.deploy._robust import robust_sum
 from unskew.deploy._task import parse_config, read_run_config
-from unskew.deploy._wire import Limits, NodeSum, Rejected, Shape, read_each, read_sum
+from unskew.deploy._wire import Limits, NodeSum, Rejected, Shape, read_sum
 from unskew.evaluation import prepare
 from unskew.methods import METHODS
 from unskew.types import Split, UnskewError
@@ -68,30 +68,6 @@ def test_a_wrong_sum_is_rejected_with_its_reason(reason: str) -> None:
     assert read_sum(_sum_upload(), SHAPE, LIMITS).weight == 8.0
     with pytest.raises(Rejected, match=reason.strip().replace("+", r"\+")):
         read_sum(SPOILED[reason](_sum_upload()), SHAPE, LIMITS)
-
-
-@pytest.mark.parametrize(
-    ("reason", "spoil"),
-    [
-        ("one run per user", _with("indptr", np.array([0, 2, 1]))),
-        ("one run per user", _with("indptr", np.array([0, 1, 3]))),
-        ("ascending", _with("items", np.array([4, 1], np.int32))),
-        ("distinct", _with("users", np.array([7, 7]))),
-        ("dense has shape", _with("dense", np.ones((1, 2), np.float32))),
-        ("its norm", _with("dense", np.full((2, 2), 1e5, np.float32))),
-    ],
-)
-def test_wrong_single_uploads_are_rejected(reason: str, spoil: Any) -> None:
-    named = {
-        **_sum_upload(),
-        "users": np.array([7, 9]),
-        "indptr": np.array([0, 2, 2]),
-        "dense": np.ones((2, 2), np.float32),
-        "weight": np.ones(2),
-    }
-    assert read_each(named, SHAPE, LIMITS).users.tolist() == [7, 9]
-    with pytest.raises(Rejected, match=reason):
-        read_each(spoil(named), SHAPE, LIMITS)
 
 
 FEDERATED = [name for name, kind in METHODS.items() if kind.aggregation != "central"]

@@ -1,0 +1,432 @@
+"""What the server accepts from a node, to the exact limit, and the exact sums it makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from unskew.deploy._checkpoint import best_round
+from unskew.deploy._replies import mean_of, read_arrays, read_sums
+from unskew.deploy._robust import robust_sum
+from unskew.deploy._secure import quanta
+from unskew.deploy._wire import (
+    Limits,
+    NodeSum,
+    Rejected,
+    Shape,
+    add,
+    all_of,
+    digest_of,
+    each_message,
+    no_sum,
+    only,
+    read_each,
+    read_sum,
+    sum_message,
+)
+from unskew.methods import create
+from unskew.types import Rows, Upload, Uploads, UploadSum
+
+SHAPE = Shape(n_items=6, width=3, dense=2)
+ANY = Limits()
+Named = dict[str, Any]
+
+
+def i32(*values: int) -> Any:
+    return np.array(values, np.int32)
+
+
+def f32(values: Any) -> Any:
+    return np.array(values, np.float32)
+
+
+def single_uploads() -> Named:
+    """User 7 sends items 1 and 4, user 9 items 0 and 5."""
+    return {
+        "users": np.array([7, 9]),
+        "indptr": np.array([0, 2, 4]),
+        "items": i32(1, 4, 0, 5),
+        "values": np.ones((4, 3), np.float32),
+        "dense": np.ones((2, 2), np.float32),
+        "weight": np.array([2.0, 3.0]),
+    }
+
+
+def one_bad(shape: tuple[int, ...], value: float, dtype: Any = np.float32) -> Any:
+    """An array of ones whose last entry is ``value``."""
+    array = np.ones(shape, dtype)
+    array.flat[-1] = value
+    return array
+
+
+BAD_SINGLE_UPLOADS: list[tuple[str, Named]] = [
+    ("it holds .* p, .*instead of dense, indptr", {"p": f32([1.0])}),
+    ("users is int32 instead of int64", {"users": i32(7, 9)}),
+    ("indptr is int32 instead of int64", {"indptr": i32(0, 2, 4)}),
+    ("items is int64 instead of int32", {"items": np.array([1, 4, 0, 5])}),
+    ("values is float64 instead of float32", {"values": np.ones((4, 3))}),
+    ("weight is float32 instead of float64", {"weight": f32([1.0, 1.0])}),
+    ("users has shape", {"users": np.array([[7, 9]])}),
+    ("indptr has shape", {"indptr": np.array([0, 4])}),
+    ("items has shape", {"items": i32(1, 4, 0, 5).reshape(2, 2)}),
+    ("values has shape", {"values": np.ones((4, 4), np.float32)}),
+    ("values has shape", {"values": np.ones((3, 3), np.float32)}),
+    ("dense has shape", {"dense": np.ones((2, 3), np.float32)}),
+    ("weight has shape", {"weight": np.ones(3)}),
+    ("one run per user", {"indptr": np.array([1, 2, 4])}),
+    ("one run per user", {"indptr": np.array([0, 5, 4])}),
+    ("one run per user", {"indptr": np.array([0, 2, 3])}),
+    ("outside 0 to 5", {"items": i32(1, 4, 0, 6)}),
+    ("outside 0 to 5", {"items": i32(-1, 4, 0, 5)}),
+    ("ascending order within a user", {"items": i32(1, 4, 5, 0)}),
+    ("ascending order within a user", {"items": i32(4, 4, 0, 5)}),
+    ("distinct", {"users": np.array([9, 9])}),
+    ("distinct", {"users": np.array([-1, 9])}),
+    ("values holds NaN or infinity", {"values": one_bad((4, 3), np.nan)}),
+    ("values holds NaN or infinity", {"values": one_bad((4, 3), -np.inf)}),
+    ("dense holds NaN or infinity", {"dense": one_bad((2, 2), np.nan)}),
+    ("dense holds NaN or infinity", {"dense": one_bad((2, 2), np.inf)}),
+    ("weight holds NaN or infinity", {"weight": one_bad((2,), np.nan, np.float64)}),
+    ("weight holds NaN or infinity", {"weight": one_bad((2,), np.inf, np.float64)}),
+    ("a weight is negative", {"weight": one_bad((2,), -1e-9, np.float64)}),
+    ("its weight 11 is above 10", {"weight": np.array([10.0, 1.0])}),
+    ("its norm .* is above 9", {"values": one_bad((4, 3), 10.0)}),
+    ("its norm .* is above 9", {"dense": one_bad((2, 2), -10.0)}),
+]
+
+
+@pytest.mark.parametrize(("reason", "change"), BAD_SINGLE_UPLOADS)
+def test_bad_single_uploads_are_rejected_with_the_reason(reason: str, change: Named) -> None:
+    limits = Limits(norm=9.0, weight=10.0)
+    read_each(single_uploads(), SHAPE, limits)
+    with pytest.raises(Rejected, match=reason):
+        read_each(single_uploads() | change, SHAPE, limits)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["values", "dense", "weight"])
+def test_not_a_number_is_rejected_without_limits_too(name: str, value: float) -> None:
+    single = single_uploads()
+    single[name].flat[0] = value
+    with pytest.raises(Rejected, match=f"{name} holds NaN or infinity"):
+        read_each(single, SHAPE, ANY)
+    summed = {"items": i32(1), "values": np.ones((1, 3), np.float32), "dense": f32([1, 1])}
+    summed["weight"] = np.ones(1)
+    summed[name].flat[0] = value
+    with pytest.raises(Rejected, match=f"{name} holds NaN or infinity"):
+        read_sum(summed, SHAPE, ANY)
+
+
+def test_single_uploads_are_read_as_they_were_sent() -> None:
+    named = single_uploads()
+    named["values"] = np.arange(12, dtype=np.float32).reshape(4, 3)
+    users, upload = read_each(named, SHAPE, ANY)
+    assert users.tolist() == [7, 9]
+    assert upload.rows.indptr.tolist() == [0, 2, 4]
+    assert upload.rows.items.tolist() == [1, 4, 0, 5]
+    np.testing.assert_array_equal(upload.rows.values, named["values"])
+    np.testing.assert_array_equal(upload.dense, named["dense"])
+    assert upload.weight.tolist() == [2.0, 3.0]
+
+
+def test_a_user_may_send_nothing_and_user_0_exists() -> None:
+    named = single_uploads() | {"users": np.array([0, 9]), "indptr": np.array([0, 0, 4])}
+    named["items"] = i32(0, 1, 4, 5)
+    assert read_each(named, SHAPE, ANY).upload.rows.indptr.tolist() == [0, 0, 4]
+    empty = {
+        "users": np.zeros(0, np.int64),
+        "indptr": np.zeros(1, np.int64),
+        "items": i32(),
+        "values": np.zeros((0, 3), np.float32),
+        "dense": np.zeros((0, 2), np.float32),
+        "weight": np.zeros(0),
+    }
+    assert len(read_each(empty, SHAPE, Limits(1.0, 1.0)).users) == 0
+
+
+def test_the_norm_of_single_uploads_is_each_users_own() -> None:
+    """User 7 has rows of length 2 and a dense part of length 1; user 9 a row of length 4."""
+    named = single_uploads() | {
+        "values": f32([[2, 0, 0], [0, 0, 0], [0, 4, 0], [0, 0, 0]]),
+        "dense": f32([[0, 1], [0, 0]]),
+    }
+    read_each(named, SHAPE, Limits(norm=4.0))
+    with pytest.raises(Rejected, match=r"its norm 4 is above 3\.999"):
+        read_each(named, SHAPE, Limits(norm=3.999))
+    named["values"] = f32([[2, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]])
+    read_each(named, SHAPE, Limits(norm=2.2361))  # the weights, 2 and 3, do not matter
+    with pytest.raises(Rejected, match=r"its norm 2\.23607 is above"):
+        read_each(named, SHAPE, Limits(norm=2.236))
+
+
+def test_the_weights_of_a_nodes_users_are_limited_together() -> None:
+    assert read_each(single_uploads(), SHAPE, Limits(weight=5.0)).upload.weight.sum() == 5.0
+    with pytest.raises(Rejected, match=r"its weight 5 is above 4\.99"):
+        read_each(single_uploads(), SHAPE, Limits(weight=4.99))
+
+
+def node_sum_message(length: float, weight: float) -> Named:
+    """A sum whose rows and dense part together have this Euclidean length."""
+    return {
+        "items": i32(0, 5),
+        "values": f32([[0.6 * length, 0, 0], [0, 0, 0]]),
+        "dense": f32([0, 0.8 * length]),
+        "weight": np.array([weight]),
+    }
+
+
+def test_the_norm_of_a_sum_is_per_unit_of_weight() -> None:
+    named = node_sum_message(20.0, 4.0)
+    part = read_sum(named, SHAPE, Limits(norm=5.0001, weight=4.0))
+    assert (part.items.tolist(), part.weight) == ([0, 5], 4.0)
+    np.testing.assert_array_equal(part.values, named["values"])
+    np.testing.assert_array_equal(part.dense, named["dense"])
+    with pytest.raises(Rejected, match=r"its norm 5 is above 4\.999"):
+        read_sum(named, SHAPE, Limits(norm=4.999))
+    with pytest.raises(Rejected, match=r"its weight 4 is above 3\.999"):
+        read_sum(named, SHAPE, Limits(weight=3.999))
+    read_sum(node_sum_message(1e30, 1e30), SHAPE, ANY)
+
+
+def test_a_sum_of_nobody_is_accepted_and_values_without_weight_are_not() -> None:
+    assert read_sum(node_sum_message(0.0, 0.0), SHAPE, Limits(1.0, 1.0)).weight == 0.0
+    with pytest.raises(Rejected, match="values but no weight"):
+        read_sum(node_sum_message(0.01, 0.0), SHAPE, ANY)
+    half = node_sum_message(1.0, 0.5)
+    with pytest.raises(Rejected, match="its norm 2 is above 1"):
+        read_sum(half, SHAPE, Limits(norm=1.0))
+
+
+def test_messages_hold_what_was_uploaded_and_no_zero_rows() -> None:
+    rows = np.zeros((6, 3))
+    rows[[1, 4]] = [[0, 0, 0.5], [1, -2, 3]]
+    named = sum_message(UploadSum(rows, np.array([7.0, 0.0]), 9.5, 3))
+    assert {name: array.dtype.name for name, array in named.items()} == {
+        "items": "int32",
+        "values": "float32",
+        "dense": "float32",
+        "weight": "float64",
+    }
+    part = read_sum(named, SHAPE, ANY)
+    assert part.items.tolist() == [1, 4]
+    assert part.values.tolist() == [[0, 0, 0.5], [1, -2, 3]]
+    assert (part.dense.tolist(), part.weight) == ([7.0, 0.0], 9.5)
+    uploads = read_each(single_uploads(), SHAPE, ANY)
+    again = each_message(*uploads)
+    assert again.keys() == single_uploads().keys()
+    for name, array in single_uploads().items():
+        np.testing.assert_array_equal(again[name], array, err_msg=name)
+
+
+def test_the_digest_of_a_download_changes_with_any_entry() -> None:
+    method = create("fedmf", dim=4)
+    download = method.download(method.init(3, 5, 0)[0])
+    digest = digest_of(download)
+    assert len(digest) == 4
+    np.testing.assert_array_equal(digest, digest_of(download._replace(Q=download.Q.copy())))
+    for place in (0, -1):
+        changed = download.Q.copy()
+        changed.flat[place] += 1e-6
+        assert (digest_of(download._replace(Q=changed)) != digest).any()
+
+
+def node(value: Any, weight: float, *items: int) -> NodeSum:
+    """A node whose mean update is ``value`` for its items and in the dense part."""
+    rows = np.tile(f32(value) * np.float32(weight), (len(items), 1))
+    return NodeSum(i32(*items), rows, f32([value[0], value[1]]) * np.float32(weight), weight)
+
+
+def test_sums_of_nodes_add_up() -> None:
+    total = add(no_sum(SHAPE), node((1.0, 2.0, 3.0), 2.0, 1, 4))
+    total = add(total, node((1.0, 1.0, 1.0), 5.0, 4, 5))
+    assert total.rows[[0, 1, 4, 5]].tolist() == [[0] * 3, [2, 4, 6], [7, 9, 11], [5, 5, 5]]
+    assert (total.dense.tolist(), total.weight, total.clients) == ([7.0, 9.0], 7.0, 2)
+
+
+def uploads(users: list[int], runs: list[list[int]]) -> Uploads:
+    """Each row holds its user's number, each dense part and weight too."""
+    owner = np.repeat(users, [len(run) for run in runs])
+    indptr = np.concatenate(([0], np.cumsum([len(run) for run in runs])))
+    items = [item for run in runs for item in run]
+    rows = Rows(indptr, i32(*items), np.tile(f32(owner)[:, None], (1, 3)))
+    dense = np.tile(f32(users)[:, None], (1, 2))
+    return Uploads(np.array(users), Upload(rows, dense, np.array(users, np.float64)))
+
+
+def test_single_uploads_of_all_nodes_come_in_the_order_of_their_users() -> None:
+    nobody = uploads([], [])
+    joined = all_of([uploads([8, 2], [[1, 2], [0]]), nobody, uploads([5], [[3, 4, 5]])], SHAPE)
+    assert joined.users.tolist() == [2, 5, 8]
+    assert joined.upload.rows.indptr.tolist() == [0, 1, 4, 6]
+    assert joined.upload.rows.items.tolist() == [0, 3, 4, 5, 1, 2]
+    assert joined.upload.rows.values[:, 2].tolist() == [2, 5, 5, 5, 8, 8]
+    assert joined.upload.dense[:, 1].tolist() == [2, 5, 8]
+    assert joined.upload.weight.tolist() == [2, 5, 8]
+    assert len(all_of([nobody], SHAPE).users) == 0
+
+
+def test_a_part_of_a_nodes_users() -> None:
+    part = only(uploads([3, 5, 8], [[1, 2], [0], [4, 5]]), np.array([True, False, True]))
+    assert part.users.tolist() == [3, 8]
+    assert part.upload.rows.indptr.tolist() == [0, 2, 4]
+    assert part.upload.rows.items.tolist() == [1, 2, 4, 5]
+    assert part.upload.rows.values[:, 0].tolist() == [3, 3, 8, 8]
+    assert part.upload.dense[:, 0].tolist() == [3, 8]
+    assert part.upload.weight.tolist() == [3, 8]
+
+
+NODES = [
+    node((3.0, 4.0, 0.0), 2.0, 1),
+    node((0.0, 0.0, 30.0), 8.0, 1),
+    node((6.0, 8.0, 0.0), 4.0, 1, 5),
+    node((0.0, 1.0, 0.0), 16.0, 5),
+]
+"""Mean updates with a length of about 7, 30, 17 and 1.4; sums of 14, 240, 70 and 23."""
+
+
+def test_clipping_shortens_mean_updates_to_the_lower_median_length() -> None:
+    """Weights 2, 8, 4, 16 count as at most 4. Lengths: the lower of the middle two is 50**0.5."""
+    total = robust_sum(NODES, SHAPE, "clip", trim=0.0)
+    bound = np.sqrt(50.0)
+    second, third = 4 * bound / 30, 4 * bound / np.sqrt(300.0)
+    assert total.weight == 2 + 4 + 4 + 4
+    expected = np.zeros((6, 3))
+    expected[1] = [6 + 6 * third, 8 + 8 * third, 30 * second]
+    expected[5] = [6 * third, 8 * third + 4, 0]
+    np.testing.assert_allclose(total.rows, expected, rtol=1e-6)
+    np.testing.assert_allclose(total.dense, [6 + 6 * third, 8 + 8 * third + 4], rtol=1e-6)
+
+
+def test_clipping_depends_on_means_and_not_on_sums() -> None:
+    """A large node whose mean update is as short as the others' is left as it is."""
+    nodes = [node((1.0, 0.0, 0.0), weight, 2) for weight in (1.0, 3.0, 50.0)]
+    total = robust_sum(nodes, SHAPE, "clip", 0.0, max_weight=100.0)
+    np.testing.assert_allclose(total.rows[2], [54.0, 0, 0], rtol=1e-6)
+    assert total.weight == 54.0
+
+
+def test_the_median_of_nodes_is_taken_in_every_coordinate() -> None:
+    """Of an even number of nodes, the mean of the two in the middle; a missing row is zero."""
+    even = robust_sum(NODES, SHAPE, "median", 0.0)
+    np.testing.assert_allclose(even.rows[1] / even.weight, [1.5, 2.0, 0.0])
+    np.testing.assert_allclose(even.rows[5] / even.weight, [0.0, 0.5, 0.0])
+    np.testing.assert_allclose(even.dense / even.weight, [1.5, 2.5])
+    odd = robust_sum(NODES[:3], SHAPE, "median", 0.0)
+    np.testing.assert_allclose(odd.rows[1] / odd.weight, [3.0, 4.0, 0.0])
+    assert (even.weight, even.clients) == (14.0, 4)
+    assert (odd.weight, odd.clients) == (2 + 4 + 4, 3)
+
+
+def test_trimming_leaves_out_its_share_of_nodes_at_either_end() -> None:
+    nodes = [node((value, 0.0, 0.0), 1.0, 3) for value in (0.0, 1.0, 4.0, 9.0, 100.0)]
+    for trim, mean in ((0.0, 22.8), (0.19, 22.8), (0.2, 14 / 3), (0.4, 4.0)):
+        total = robust_sum(nodes, SHAPE, "trimmed", trim)
+        np.testing.assert_allclose(total.rows[3], [5 * mean, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["clip", "median", "trimmed"])
+def test_large_catalogues_are_summed_whole(how: Any) -> None:
+    shape = Shape(n_items=9000, width=3, dense=2)
+    items = [0, 4095, 4096, 8191, 8192, 8999]
+    total = robust_sum([node((1.0, 2.0, 3.0), 2.0, *items)] * 3, shape, how, 0.0)
+    expected = np.zeros((9000, 3))
+    expected[items] = [6.0, 12.0, 18.0]
+    np.testing.assert_allclose(total.rows, expected)
+
+
+def test_nodes_without_weight_do_not_count_in_a_robust_sum() -> None:
+    nobody = node((0.0, 0.0, 0.0), 0.0)
+    for how in ("clip", "median", "trimmed"):
+        total = robust_sum([*NODES, nobody, nobody], SHAPE, how, 0.25)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(total.rows, robust_sum(NODES, SHAPE, how, 0.25).rows)  # type: ignore[arg-type]
+        assert robust_sum([nobody], SHAPE, how, 0.25).weight == 0  # type: ignore[arg-type]
+    assert robust_sum([*NODES, nobody], SHAPE, "none", 0.0).clients == 5
+
+
+def reply(content: RecordDict) -> Message:
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+    return Message(content, dst_node_id=1, message_type="train")
+
+
+def test_a_reply_is_one_record_of_arrays() -> None:
+    arrays = ArrayRecord({"items": Array(i32(1, 2))})
+    read = read_arrays(reply(RecordDict({"upload": arrays})))
+    assert read["items"].tolist() == [1, 2]
+    more = ConfigRecord({"x": 1})
+    for content in (
+        {},
+        {"other": arrays},
+        {"upload": arrays, "more": arrays},
+        {"upload": arrays, "more": more},
+    ):
+        with pytest.raises(Rejected, match="the reply holds"):
+            read_arrays(reply(RecordDict(content)))
+    pickled = Array("int32", (2,), "numpy.ndarray", b"not an array")
+    with pytest.raises(Rejected, match="cannot be read"):
+        read_arrays(reply(RecordDict({"upload": ArrayRecord({"items": pickled})})))
+
+
+def read_metric(pair: Any, name: str = "test.hr@10") -> Any:
+    return read_sums(reply(RecordDict({"sums": MetricRecord({name: pair})})), 8)
+
+
+def test_metrics_are_bounded_by_the_number_of_users() -> None:
+    assert read_metric([8.0, 8.0]) == {"test.hr@10": (8.0, 8)}
+    assert read_metric([0.0, 0.0]) == {"test.hr@10": (0.0, 0)}
+    for pair in ([8.001, 8.0], [-0.001, 8.0]):
+        with pytest.raises(Rejected, match="outside what 8 users can have"):
+            read_metric(pair)
+    with pytest.raises(Rejected, match="of 9 users; the federation has 8"):
+        read_metric([1.0, 9.0])
+    with pytest.raises(Rejected, match="of -1 users"):
+        read_metric([0.0, -1.0])
+    for pair in ([1.0], [1.0, 2.0, 3.0], 1.0, [1.0, float("inf")]):
+        with pytest.raises(Rejected, match="not a sum and a count"):
+            read_metric(pair)
+    with pytest.raises(Rejected, match="no metric"):
+        read_metric([1.0, 2.0], "train.hr@10")
+    sums = MetricRecord({"test.hr@10": [1.0, 2.0]})
+    for content in ({}, {"sums": sums, "more": sums}, {"sums": ConfigRecord({"x": 1})}):
+        with pytest.raises(Rejected, match="the reply holds"):
+            read_sums(reply(RecordDict(content)), 8)
+
+
+def test_metrics_are_means_over_all_users_heard() -> None:
+    """Nodes are heard from the smallest claim to the largest, while there are users left."""
+    hit, ndcg = "test.hr@10", "validation.ndcg@10"
+    answers = {
+        4: {hit: (1.0, 2), ndcg: (0.5, 1)},
+        5: {hit: (3.0, 4)},
+        6: {hit: (0.0, 0)},
+        7: {hit: (4.0, 4)},
+    }
+    assert mean_of(answers, 6) == ({hit: 4 / 6, ndcg: 0.5}, [7])
+    assert mean_of(answers, 10) == ({hit: 8 / 10, ndcg: 0.5}, [])
+    assert mean_of(answers, 5) == ({hit: 1 / 2, ndcg: 0.5}, [5, 7])
+    assert mean_of({}, 5) == ({}, [])
+
+
+def test_masked_entries_of_all_nodes_fit_into_32_bits() -> None:
+    """The largest power of two of which one per node still fits into 2**31."""
+    for n_nodes in (2, 3, 4, 5, 8, 9, 1000, 1025):
+        steps = quanta(n_nodes)
+        assert n_nodes * steps <= 2**31 < 2 * n_nodes * steps
+    assert quanta(1) == 2**30
+
+
+def test_the_best_round_of_a_deployment_is_the_first_of_equals() -> None:
+    figures = {1: None, 2: 0.3, 3: 0.4, 4: None, 5: 0.4, 6: 0.1}
+    rows = [
+        {"round": round} | ({} if ndcg is None else {"metrics": {"validation.ndcg@10": ndcg}})
+        for round, ndcg in figures.items()
+    ]
+    assert best_round(rows) == 3
+    assert best_round(rows[:2]) == 2
+    assert best_round([{"round": 1}, {"round": 2, "metrics": {"test.ndcg@10": 0.5}}]) == 0
