@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLOWER := $(VENV)/.ready-flower
+DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types bench report flower-demo clean
+.PHONY: help run test test-slow lint types bench docs report flower-demo clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,6 +16,11 @@ $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing unskew into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+# mkdocs and its plugins: only `make docs` needs them.
+$(DOCS): $(READY)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@
 
 # Only tests and the Flower demo need the extras: `make run` works without them.
@@ -32,10 +38,17 @@ types: $(READY)  ## mypy, strict
 	@$(BIN)/mypy
 
 test: lint types $(FLOWER)  ## lint, types, tests
-	@$(BIN)/python -m pytest -n 3 --dist worksteal
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
+
+test-slow: $(FLOWER)  ## tests that take minutes: the wheel in a new environment
+	@$(BIN)/python -m pytest -m slow
 
 bench: $(READY)  ## speed ratios, measured in one run
 	@$(BIN)/python -m benchmarks
+
+docs: $(DOCS)  ## the documentation site, in site/
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
 
 flower-demo: $(FLOWER)  ## real processes on loopback with Flower, compared with the simulator
 	@$(BIN)/unskew deploy demo --out runs/flower-demo
@@ -44,4 +57,4 @@ report: $(READY)  ## the HTML report of the last demo run
 	@$(BIN)/unskew report runs/demo/*
 
 clean:  ## remove the environment and what was built
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache runs
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -12,6 +13,15 @@ from unskew import data
 from unskew.evaluation import prepare
 from unskew.kernels import get_threads, set_threads
 from unskew.types import Interactions, Split
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say when the tests that compare with PyTorch were skipped, and how to run them."""
+    if find_spec("torch") is None:
+        terminalreporter.write_line(
+            "PyTorch is not installed: tests that compare with it were skipped. To run them, "
+            "`.venv/bin/pip install torch==2.13.0` and test again."
+        )
 
 
 def cut_down(interactions: Interactions, n_users: int, n_items: int) -> Interactions:
