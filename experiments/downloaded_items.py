@@ -17,8 +17,8 @@ import numpy as np
 from unskew.data import load
 from unskew.engine import Federation
 from unskew.evaluation import prepare
-from unskew.experiments._outcome import summarise
 from unskew.methods import METHODS
+from unskew.runs.results import summarise
 from unskew.types import Float32, Rows
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "downloaded_items.jsonl"

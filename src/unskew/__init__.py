@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from unskew._api import fit, methods, open_run
     from unskew.data import load
     from unskew.evaluation import prepare
-    from unskew.experiments import Recommender, Run, RunSpec
+    from unskew.runs import Recommender, Run, RunSpec
     from unskew.types import Interactions, Method, Split, UnskewError, Upload
 
 _HOME = {
     "Interactions": "unskew.types",
     "Method": "unskew.types",
-    "Recommender": "unskew.experiments",
-    "Run": "unskew.experiments",
-    "RunSpec": "unskew.experiments",
+    "Recommender": "unskew.runs",
+    "Run": "unskew.runs",
+    "RunSpec": "unskew.runs",
     "Split": "unskew.types",
     "UnskewError": "unskew.types",
     "Upload": "unskew.types",

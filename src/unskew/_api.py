@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from unskew.data import load
-from unskew.experiments import Recommender, Run, RunSpec, open_recommender, run
 from unskew.methods import METHODS
+from unskew.runs import Recommender, Run, RunSpec, open_recommender, run
 from unskew.types import Interactions
 
 

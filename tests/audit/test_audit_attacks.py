@@ -14,9 +14,7 @@ from unskew.audit import CuriousServer, Dot, Look, auc_of_one, measure, of_owner
 from unskew.audit._attacks import dense_uploads, direction, main_direction, presence, support
 from unskew.audit._shadow import Classifier
 from unskew.audit._success import auc, mid_ranks, personal_auc
-from unskew.engine import Federation, model_checksum
-from unskew.experiments import RunSpec
-from unskew.experiments._privacy import (
+from unskew.audit.privacy import (
     audit_privacy,
     best,
     federated_methods,
@@ -24,7 +22,9 @@ from unskew.experiments._privacy import (
     strongest,
     with_noise,
 )
+from unskew.engine import Federation, model_checksum
 from unskew.methods import create
+from unskew.runs import RunSpec
 from unskew.types import Interactions, Rows, Split, UnskewError, Upload
 
 draw = np.random.default_rng(0)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from conftest import cut_down
-from unskew.audit import _skew as formulas
-from unskew.audit._skew import Bounds, Feedback
-from unskew.experiments._skew import VARIANTS, audit_skew
-from unskew.experiments._skew_words import findings, skew_table
+from unskew.audit import skew_formulas as formulas
+from unskew.audit.skew import VARIANTS, audit_skew
+from unskew.audit.skew_formulas import Bounds, Feedback
+from unskew.audit.skew_words import findings, skew_table
 from unskew.types import Float64, Interactions, UnskewError
 
 LINKS = ("logistic", "identity")

@@ -10,15 +10,9 @@ import time
 
 import pytest
 
-from unskew.experiments import (
-    TABLES,
-    RunSpec,
-    main_table,
-    paper_value,
-    parts_cells,
-    read_rows,
-)
+from unskew.experiments import TABLES, main_table, paper_value, parts_cells, read_rows
 from unskew.methods import METHODS
+from unskew.runs import RunSpec
 
 
 def reproduce(place, *arguments, table="main"):

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from conftest import cut_down
-from unskew.experiments._space import Dimension, default_space, parse_space
 from unskew.methods import METHODS, create
+from unskew.runs.space import Dimension, default_space, parse_space
 from unskew.types import Interactions, UnskewError
 
 SPACE = "rank=1:4,learning_rate=0.001:0.1,dim=4|8"

@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from unskew.experiments import TABLES, Cell, append_row, document, fingerprint, missing, read_rows
+from unskew.experiments import (
+    TABLES,
+    Cell,
+    append_row,
+    document,
+    fingerprint,
+    missing,
+    read_rows,
+)
 from unskew.experiments import _reproduce as cells_module
 from unskew.experiments.tables import (
     STORES,

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from unskew.engine import Federation
-from unskew.experiments import RunSpec, run
-from unskew.experiments._private import mechanism_of, uploads_of
 from unskew.methods import create
 from unskew.privacy import LocalPrivacy
+from unskew.runs import RunSpec, run
+from unskew.runs.private import mechanism_of, uploads_of
 from unskew.types import Cohort, Interactions, Split, UnskewError, Upload
 
 pytest.importorskip("dp_accounting")

@@ -15,9 +15,10 @@ from unskew import report
 from unskew.cli._remade import remade
 from unskew.cli._report import report as report_command
 from unskew.cli._report import write_report
-from unskew.experiments import RunSpec, document, open_recommender, pooled, read_rows, run
+from unskew.experiments import document, pooled, read_rows
 from unskew.experiments.tables import STORES
 from unskew.report import Extras
+from unskew.runs import RunSpec, open_recommender, run
 from unskew.types import Interactions, UnskewError
 
 RESULTS = Path(__file__).parents[2] / "results"

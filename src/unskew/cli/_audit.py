@@ -9,6 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
+from unskew.audit import LeakAudit, audit_leak
+from unskew.audit.privacy import (
+    NOISES,
+    SINGLE,
+    SUMS,
+    TARGETS,
+    audit_privacy,
+    single_cells,
+    sums_cells,
+    with_noise,
+)
 from unskew.cli._options import DataDir, Json, Threads, parse_pairs
 from unskew.cli._output import print_json, print_table, stdout
 from unskew.cli._privacy import fill_page, write_picture
@@ -22,21 +33,12 @@ from unskew.cli._run import (
     LeastUsers,
     gather_ldp,
 )
-from unskew.experiments import LeakAudit, RunSpec, append_row, audit_leak, read_rows, read_spec
-from unskew.experiments._privacy import (
-    NOISES,
-    SINGLE,
-    SUMS,
-    TARGETS,
-    audit_privacy,
-    single_cells,
-    sums_cells,
-    with_noise,
-)
+from unskew.experiments import append_row, read_rows
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
 from unskew.methods import preset as preset_of
 from unskew.privacy import LocalPrivacy
+from unskew.runs import RunSpec, read_spec
 from unskew.types import UnskewError
 
 app = typer.Typer(

@@ -12,7 +12,7 @@ from unskew.cli._options import Json, Threads
 from unskew.cli._output import print_json, stderr, stdout
 from unskew.cli._report import write_report
 from unskew.cli._run import print_figures, run_with_progress
-from unskew.experiments import RunSpec
+from unskew.runs import RunSpec
 from unskew.types import UnskewError
 
 STORY = (

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from unskew.audit import Dot, Look, tradeoff_picture
+from unskew.audit.privacy import SPANS, privacy_table, strongest
 from unskew.cli._output import stderr
 from unskew.cli._pages import fill_table, write_text
-from unskew.experiments._privacy import SPANS, privacy_table, strongest
 from unskew.methods import METHODS
 from unskew.report._palette import styles
 

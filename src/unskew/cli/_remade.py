@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from unskew.audit.privacy import privacy_table
 from unskew.cli._privacy import tradeoff
 from unskew.experiments import paper_value, pooled, read_rows, run_of
-from unskew.experiments._privacy import privacy_table
 from unskew.experiments.tables import STORES, TABLES, Panel, Row, Stores, Table, in_order, plain
 from unskew.report import Chapter, Diagram, Exposure, Extras, Privacy, Series
 from unskew.types import UnskewError

@@ -11,15 +11,15 @@ import typer
 from unskew.cli._output import stderr, stdout
 from unskew.cli._pages import write_text
 from unskew.cli._remade import published, remade
-from unskew.experiments import read_result, read_rounds
-from unskew.experiments._client import (
+from unskew.report import Client, Extras, Listing, Pick, render
+from unskew.runs import read_result, read_rounds
+from unskew.runs.client import (
     ClientView,
     client_view,
     has_client,
     has_model,
     median_client,
 )
-from unskew.report import Client, Extras, Listing, Pick, render
 from unskew.types import UnskewError
 
 

@@ -19,7 +19,6 @@ from unskew.data import check_source
 from unskew.experiments import (
     DATASETS,
     Cell,
-    RunSpec,
     append_row,
     comparison,
     document,
@@ -32,6 +31,7 @@ from unskew.experiments import (
     users_folder,
 )
 from unskew.experiments.tables import STORES, TABLES, Plan, Task, plain
+from unskew.runs import RunSpec
 from unskew.types import UnskewError
 
 NAMES = (*TABLES, "all")

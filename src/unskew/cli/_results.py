@@ -11,8 +11,8 @@ from unskew.cli._options import Json
 from unskew.cli._output import mean_std, print_json, print_table, stdout
 from unskew.cli._pages import write_file
 from unskew.evaluation import holm, paired_test
-from unskew.experiments import open_recommender, read_result, read_users, same_data
 from unskew.methods import METHODS
+from unskew.runs import open_recommender, read_result, read_users, same_data
 from unskew.types import UnskewError
 
 

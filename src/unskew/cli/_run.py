@@ -14,10 +14,10 @@ import typer
 from unskew.cli._options import DataDir, Json, Threads, parse_pairs, parse_seeds
 from unskew.cli._output import mean_std, print_json, print_table, size, stderr, stdout
 from unskew.cli._progress import DownloadProgress, RoundProgress
-from unskew.experiments import Run, RunSpec, read_spec, read_toml
-from unskew.experiments import run as run_spec
 from unskew.kernels import set_threads
 from unskew.methods import preset as preset_of
+from unskew.runs import Run, RunSpec, read_spec, read_toml
+from unskew.runs import run as run_spec
 
 LdpNoise = Annotated[
     float | None, typer.Option(help="Noise on every upload: the paper's lambda.", min=0.0)

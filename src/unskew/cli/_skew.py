@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from unskew.audit.skew import VARIANTS, audit_skew, skew_command
+from unskew.audit.skew_words import findings, skew_table
 from unskew.cli._options import DataDir, Json, Threads, parse_pairs
 from unskew.cli._output import print_json, stderr, stdout
 from unskew.cli._progress import DownloadProgress
-from unskew.experiments import RunSpec, append_row, read_rows
-from unskew.experiments._skew import VARIANTS, audit_skew, skew_command
-from unskew.experiments._skew_words import findings, skew_table
+from unskew.experiments import append_row, read_rows
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
+from unskew.runs import RunSpec
 from unskew.types import UnskewError
 
 

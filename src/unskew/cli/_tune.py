@@ -16,13 +16,13 @@ from unskew.cli._options import DataDir, Json, Threads, parse_pairs, parse_seeds
 from unskew.cli._output import print_json, print_table, stderr, stdout
 from unskew.cli._pages import write_text
 from unskew.cli._progress import DownloadProgress
-from unskew.experiments import RunSpec
-from unskew.experiments._space import Dimension, default_space, parse_space
-from unskew.experiments._tune import Search, Trial, best_of, config_text, import_optuna
-from unskew.experiments._tune import tune as search_settings
 from unskew.kernels import set_threads
 from unskew.report._charts import ticks
 from unskew.report._palette import palette
+from unskew.runs import RunSpec
+from unskew.runs.space import Dimension, default_space, parse_space
+from unskew.runs.tuning import Search, Trial, best_of, config_text, import_optuna
+from unskew.runs.tuning import tune as search_settings
 from unskew.types import UnskewError
 
 _PANEL, _HEIGHT, _LEFT, _TOP, _BOTTOM = 300, 230, 52, 48, 44

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from unskew.experiments._outcome import summarise
+from unskew.runs.results import summarise
 
 TABLES = ("metrics", "last_round", "sampled99", "sampled99_last_round")
 _BY_SEED = ("best_rounds", "model_sha256_per_seed")

@@ -24,11 +24,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from unskew.experiments._paper import paper_value
 from unskew.experiments._pool import TABLES, run_of
-from unskew.experiments._run import run
-from unskew.experiments._saved import read_rounds
-from unskew.experiments._spec import RunSpec
 from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy
+from unskew.runs.runner import run
+from unskew.runs.saved import read_rounds
+from unskew.runs.spec import RunSpec
 from unskew.types import UnskewError
 
 _KEPT = ("hr@10", "ndcg@10", "recall@20", "mrr@10", "coverage@10", "popularity@10")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from unskew.audit.skew import VARIANTS, audit_skew, skew_command
+from unskew.audit.skew_words import findings, skew_table
 from unskew.data import load
-from unskew.experiments._skew import VARIANTS, audit_skew, skew_command
-from unskew.experiments._skew_words import findings, skew_table
 from unskew.experiments.tables._chart import Chart, Panel, Series
 from unskew.experiments.tables._plan import (
     QUICK_ROUNDS,

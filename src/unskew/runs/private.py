@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from unskew.engine import Federation
-from unskew.experiments._spec import RunSpec
+from unskew.runs.spec import RunSpec
 from unskew.privacy import (
     LocalPrivacy,
     Mechanism,

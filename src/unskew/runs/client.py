@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from unskew.experiments._run import read_spec
-from unskew.experiments._saved import open_recommender, read_catalogue
+from unskew.runs.runner import read_spec
+from unskew.runs.saved import open_recommender, read_catalogue
 
 K = 10
 

@@ -11,12 +11,12 @@ import numpy as np
 from unskew.audit import CuriousServer, Shadows, measure, of_owners
 from unskew.engine import Federation
 from unskew.evaluation import prepare
-from unskew.experiments._private import account, mechanism_of, uploads_of
-from unskew.experiments._spec import RunSpec
 from unskew.kernels.mlp import score_mlp
 from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy
 from unskew.rng import Purpose, generator
+from unskew.runs.private import account, mechanism_of, uploads_of
+from unskew.runs.spec import RunSpec
 from unskew.types import Float32, Float64, Int64, Interactions, Rows, Split, UnskewError
 
 NOISES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from unskew.engine import Federation
 from unskew.evaluation import prepare
-from unskew.experiments._space import Dimension, Space
-from unskew.experiments._spec import RunSpec
+from unskew.runs.space import Dimension, Space
+from unskew.runs.spec import RunSpec
 from unskew.types import Interactions, Split, UnskewError
 
 FORMAT, VERSION = "unskew-tune", 1

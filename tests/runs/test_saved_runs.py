@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from unskew.engine import State
-from unskew.experiments import (
+from unskew.runs import (
     RunSpec,
     open_recommender,
     read_result,

@@ -27,10 +27,10 @@ from unskew.engine import (
     write_json,
 )
 from unskew.evaluation import prepare
-from unskew.experiments._outcome import SeedOutcome, outcome_of, per_client, summarise
-from unskew.experiments._private import account, mechanism_of, over_seeds, uploads_of
-from unskew.experiments._recommend import Recommender, saved_recommender
-from unskew.experiments._spec import RunSpec
+from unskew.runs.results import SeedOutcome, outcome_of, per_client, summarise
+from unskew.runs.private import account, mechanism_of, over_seeds, uploads_of
+from unskew.runs.recommender import Recommender, saved_recommender
+from unskew.runs.spec import RunSpec
 from unskew.privacy import PrivateUploads
 from unskew.types import Interactions, Split, UnskewError
 

@@ -1,5 +1,5 @@
 """Measuring the user-embedding skew while a method trains: per round and client, against the
-paper's formulas (:mod:`unskew.audit._skew`).
+paper's formulas (:mod:`unskew.audit.skew_formulas`).
 
 After round t a client of it has p^(t) and its own items Q_u^(t); the server then makes Q_g^(t),
 which replaces them. Both gradients are taken on the samples D_u of round t.
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from unskew.audit import Bounds
-from unskew.audit import _skew as formulas
+from unskew.audit import skew_formulas as formulas
+from unskew.audit.skew_clients import Client, solved, trained
 from unskew.engine import Federation, select
 from unskew.evaluation import prepare
-from unskew.experiments._skew_clients import Client, solved, trained
-from unskew.experiments._spec import RunSpec
+from unskew.runs.spec import RunSpec
 from unskew.types import Bool, Cohort, Float64, Interactions, UnskewError
 
 Row = dict[str, Any]

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from unskew.engine import Federation, read_json
-from unskew.experiments._recommend import Recommender, saved_recommender
-from unskew.experiments._run import (
+from unskew.runs.recommender import Recommender, saved_recommender
+from unskew.runs.runner import (
     RESULT_FORMAT,
     VERSION,
     read_frame,

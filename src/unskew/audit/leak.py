@@ -1,0 +1,83 @@
+"""The evaluation-leak check.
+
+Interactions without structure teach nothing. A method that ranks held-out items of such data better
+than chance has been told the answer by its evaluation protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unskew.evaluation import Interval, wilson_interval
+from unskew.rng import Purpose, generator
+from unskew.runs import RunSpec, run
+from unskew.types import Float64, Interactions
+
+CANDIDATES = 99
+"""Items without an interaction among which each held-out item is ranked."""
+
+
+class LeakVerdict(NamedTuple):
+    """Hit rate on random data beside chance."""
+
+    hit_rate: Interval
+    chance: float
+    n_users: int
+
+    @property
+    def leaks(self) -> bool:
+        """True if even the lower end of the interval is above chance."""
+        return self.hit_rate.low > self.chance
+
+
+class LeakAudit(NamedTuple):
+    """HR@10 among 99 random candidates under a protocol, at the best and at the last round."""
+
+    protocol: str
+    best: LeakVerdict
+    last: LeakVerdict
+
+    @property
+    def leaks(self) -> bool:
+        return self.best.leaks or self.last.leaks
+
+
+def random_interactions(
+    n_users: int = 600, n_items: int = 300, per_user: int = 20, seed: int = 0
+) -> Interactions:
+    """``per_user`` distinct items for every user, drawn uniformly, in random order of time."""
+    random = generator(seed, Purpose.AUDIT_DATA)
+    items = np.concatenate([random.permutation(n_items)[:per_user] for _ in range(n_users)])
+    return Interactions(
+        "random",
+        np.repeat(np.arange(n_users), per_user).astype(np.int32),
+        items.astype(np.int32),
+        [str(user) for user in range(n_users)],
+        [str(item) for item in range(n_items)],
+        timestamps=np.tile(np.arange(per_user), n_users).astype(np.int64),
+        clock="time",
+    )
+
+
+def judge(hits: Float64, chance: float) -> LeakVerdict:
+    """Compare hits with chance; ``hits`` is 1 where a user's held-out item is in the top ten."""
+    return LeakVerdict(wilson_interval(int(hits.sum()), len(hits)), chance, len(hits))
+
+
+def audit_leak(
+    method: str,
+    settings: Mapping[str, Any],
+    protocol: str,
+    seed: int = 0,
+    on_round: Callable[[int, dict[str, Any], int], None] | None = None,
+) -> LeakAudit:
+    """Train ``method`` on random interactions under ``protocol`` and judge its hit rates."""
+    spec = RunSpec(method, settings, "random", protocol, (seed,))
+    finished = run(spec, random_interactions(seed=seed), on_round=on_round)
+    chance = 10 / (CANDIDATES + 1)
+    values = finished.outcomes[0].per_user
+    verdicts = [judge(values[round, "sampled"]["hr@10"], chance) for round in ("best", "last")]
+    return LeakAudit(protocol, *verdicts)
