@@ -27,10 +27,11 @@ EVERY_ROOM = frozenset(
         "cli",
     ]
 )
-BASE = frozenset({"types", "rng"})
+BASE = frozenset({"types", "rng", "jit"})
 ALLOWED: dict[str, frozenset[str]] = {
     "types": frozenset(),
     "rng": frozenset(),
+    "jit": frozenset(),
     "data": BASE,
     "evaluation": BASE,
     "kernels": BASE,

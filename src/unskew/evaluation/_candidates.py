@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from unskew.jit import jit
 from unskew.rng import Purpose, below, stream, value
 from unskew.types import Int32, Int64, Ragged
 
@@ -50,4 +50,4 @@ def _draw_kernel(indptr: Int64, known: Int32, n_items: int, seed: int, drawn: In
                 n_drawn += 1
 
 
-_draw = numba.njit(cache=True, nogil=True)(_draw_kernel)
+_draw = jit(_draw_kernel)

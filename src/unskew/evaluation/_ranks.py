@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numba
 import numpy as np
 
+from unskew.jit import jit
 from unskew.types import Float32, Int32, Int64, Ragged, Split
 
 _BLOCK = 32
@@ -110,7 +110,7 @@ def _nothing(n_users: int) -> Ragged:
     return Ragged(np.zeros(n_users + 1, np.int64), np.zeros(0, np.int32))
 
 
-@numba.njit(cache=True, nogil=True)
+@jit
 def _silence(items: Int32, start: int, end: int, is_out: Int32, rivals: Float32) -> int:
     """Set marked items' scores to NaN, unmark them, and count them: each is counted once."""
     count = 0
@@ -123,13 +123,13 @@ def _silence(items: Int32, start: int, end: int, is_out: Int32, rivals: Float32)
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@jit
 def _mark(items: Int32, start: int, end: int, is_out: Int32) -> None:
     for entry in range(start, end):
         is_out[items[entry]] = 1
 
 
-@numba.njit(cache=True, nogil=True)
+@jit
 def _rank_held(scores: Float32, held: Int32, rivals: Float32, n_rivals: int, ranks: Int32) -> None:
     """Ranks of one user's held-out items: ``rivals`` are the scores of the other candidates (NaN
     where there is none), ``n_rivals`` how many there are, those scored NaN included."""
@@ -151,7 +151,7 @@ def _rank_held(scores: Float32, held: Int32, rivals: Float32, n_rivals: int, ran
         ranks[this] = better + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@jit
 def _ranks_among_all(
     scores: Float32,
     users: Int64,
@@ -188,7 +188,7 @@ def _ranks_among_all(
         done += n_held
 
 
-@numba.njit(cache=True, nogil=True)
+@jit
 def _ranks_among_sampled(
     scores: Float32,
     users: Int64,
@@ -215,7 +215,7 @@ def _ranks_among_sampled(
         done += len(own)
 
 
-@numba.njit(cache=True, nogil=True)
+@jit
 def _best_items(
     scores: Float32,
     users: Int64,
@@ -259,7 +259,7 @@ def _best_items(
                     _insert(score, item, kept, chosen, k - 1)
 
 
-@numba.njit(cache=True, nogil=True)
+@jit
 def _insert(score: np.float32, item: int, kept: Float32, chosen: Int32, place: int) -> None:
     """Put an item into a list ordered by score, behind its equals; what stood at ``place`` goes."""
     while place > 0 and kept[place - 1] < score:

@@ -9,12 +9,8 @@ import numba
 import numpy as np
 from numba.extending import intrinsic
 
+from unskew.jit import jit
 from unskew.types import Float32, Int32
-
-jit = numba.njit(nogil=True, cache=True, error_model="numpy")
-"""How every kernel is compiled. No fast-math: each operation is IEEE and in the order written, so a
-kernel gives the same bits freshly compiled, loaded from the cache, inlined or not. NumPy's error
-model, because a test for division by zero would keep loops from becoming vectors."""
 
 
 @intrinsic

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit
+from unskew.jit import jit
 from unskew.kernels._line_sums import BLOCK
 from unskew.kernels._parallel import in_parallel
 from unskew.types import Float32, Int32, Int64, Rows

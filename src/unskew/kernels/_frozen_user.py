@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, sqrt32
+from unskew.jit import jit
+from unskew.kernels._arithmetic import sqrt32
 from unskew.kernels._steps import BETA_1, BETA_2, EPS, corrections, score_columns
 from unskew.kernels._vectors import fused, move_rows
 from unskew.types import Float32, Float64

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, logistic_batch
+from unskew.jit import jit
+from unskew.kernels._arithmetic import logistic_batch
 from unskew.kernels._frozen_user import add_movement, choose_nodes, frozen_user_step
 from unskew.kernels._row_vectors import score_samples, sum_samples
 from unskew.kernels._sampling import Samples

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.jit import jit
 from unskew.kernels._parallel import for_each_block
 from unskew.rng import Purpose, below, stream, value
 from unskew.types import Cohort, Float32, Int32, Int64, Ragged
@@ -29,7 +29,7 @@ class Samples(NamedTuple):
         return np.diff(self.indptr)
 
 
-@numba.njit(nogil=True, cache=True)
+@jit
 def _list_flagged(flag: NDArray[np.uint8], found: Int32) -> int:
     """The flagged items, ascending, into ``found`` (one longer than ``flag``); returns how many.
     Every item is written and only flagged ones stay: there is no branch to be guessed wrong."""
@@ -40,7 +40,7 @@ def _list_flagged(flag: NDArray[np.uint8], found: Int32) -> int:
     return n
 
 
-@numba.njit(nogil=True, cache=True)
+@jit
 def _draw_items(
     block: Int64,
     users: Int64,
@@ -88,7 +88,7 @@ def _draw_items(
         n_touched[c] = np.sum(flag)
 
 
-@numba.njit(nogil=True, cache=True)
+@jit
 def _number_touched(
     block: Int64,
     n_items: int,

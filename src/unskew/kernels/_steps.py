@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, logistic_batch, sqrt32
+from unskew.jit import jit
+from unskew.kernels._arithmetic import logistic_batch, sqrt32
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples
 from unskew.kernels._vectors import fused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit
+from unskew.jit import jit
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._vectors import inner
 from unskew.types import Float32, Float64, Int32, Int64, Ragged, Rows, Upload, UploadSum

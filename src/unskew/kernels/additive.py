@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit
+from unskew.jit import jit
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
     Clients,

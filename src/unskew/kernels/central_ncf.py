@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, logistic_batch
+from unskew.jit import jit
+from unskew.kernels._arithmetic import logistic_batch
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples, draw_samples
 from unskew.kernels._steps import add_scaled

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit
+from unskew.jit import jit
 from unskew.kernels._parallel import for_each_block
 from unskew.kernels._tables import gather
 from unskew.kernels._vectors import inner

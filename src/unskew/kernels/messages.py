@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit
+from unskew.jit import jit
 from unskew.kernels._line_sums import sum_lines
 from unskew.kernels._parallel import in_parallel
 from unskew.kernels.moved import Moved, columns_of_client

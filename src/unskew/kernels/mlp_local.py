@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit
+from unskew.jit import jit
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
     Clients,

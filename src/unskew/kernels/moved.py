@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit
+from unskew.jit import jit
 from unskew.kernels._parallel import in_parallel
 from unskew.kernels.packing import GROUP, Packed, unpack_columns
 from unskew.types import Bool, Float32, Int64, Rows

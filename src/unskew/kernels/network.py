@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, logistic_batch
+from unskew.jit import jit
+from unskew.kernels._arithmetic import logistic_batch
 from unskew.kernels._steps import add_scaled
 from unskew.kernels._vectors import inner
 from unskew.types import Float32, Int32

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, sqrt32
+from unskew.jit import jit
+from unskew.kernels._arithmetic import sqrt32
 from unskew.kernels._parallel import for_each_block
 from unskew.rng import Purpose, stream
 from unskew.types import Bool, Float32, Float64, Int32, Int64, Rows, Upload

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit
+from unskew.jit import jit
 from unskew.kernels._line_sums import WIDTH
 from unskew.kernels._parallel import for_each_block, in_parallel
 from unskew.types import Float32, Int16, Int32, Int64, Ragged

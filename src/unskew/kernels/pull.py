@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, sqrt32
+from unskew.jit import jit
+from unskew.kernels._arithmetic import sqrt32
 from unskew.kernels._sampling import Samples
 from unskew.kernels._steps import (
     BETA_1,

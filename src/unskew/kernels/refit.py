@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit, sqrt32
+from unskew.jit import jit
+from unskew.kernels._arithmetic import sqrt32
 from unskew.kernels._parallel import for_each_block
 from unskew.types import Cohort, Float32, Int64, Ragged
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.kernels._arithmetic import jit
+from unskew.jit import jit
 from unskew.kernels._by_item import ByItem, by_item_of
 from unskew.kernels._line_sums import BLOCK, multiply_blocks
 from unskew.kernels._parallel import for_each_block, in_parallel

@@ -1,0 +1,107 @@
+"""The decorator that compiles every kernel, and the folder that keeps the machine code.
+
+numba's own cache notices an edit of the file a kernel stands in, but not of a file the kernel
+imports from. Here the folder is named by a hash over the contents of all files that kernels are
+made of, so machine code of other sources is never loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import llvmlite
+import numba
+from numba.core import caching, config
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PACKAGE = Path(__file__).parent
+_MAX_FOLDERS = 4
+"""Cache folders to keep in one place: the current one and those used last before it."""
+
+
+def jit(function: F) -> F:
+    """Compile ``function`` with numba, without the interpreter lock, and keep the result on disk.
+
+    No fast-math: each operation is IEEE and in the order written, so a kernel gives the same bits
+    freshly compiled, loaded from the cache, inlined or not. NumPy's error model, because a test for
+    division by zero would keep loops from being vectorised.
+    """
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    if cache_folder() is not None:
+        dispatcher._cache = _Cache(function)
+    return cast(F, dispatcher)
+
+
+@cache
+def cache_folder() -> Path | None:
+    """The folder for machine code of the present sources; None where nothing can be written.
+
+    The first that can be written of: ``NUMBA_CACHE_DIR``, ``__pycache__`` of the package, and the
+    user's cache folder.
+    """
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unskew"
+    chosen = getattr(config, "CACHE_DIR", "")
+    places = [Path(chosen)] if chosen else [_PACKAGE / "__pycache__", user]
+    for place in places:
+        try:
+            folder = place / f"kernels-{_source_hash()}"
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            os.utime(folder)
+        except OSError:
+            continue
+        _remove_old_folders(place)
+        return folder
+    return None
+
+
+def _source_hash() -> str:
+    """A hash over the versions of the compiler and every file that a kernel can be made of."""
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    for path in sorted([*_PACKAGE.glob("*.py"), *(_PACKAGE / "kernels").rglob("*.py")]):
+        digest.update(f"{path.relative_to(_PACKAGE)} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _remove_old_folders(place: Path) -> None:
+    folders = sorted(place.glob("kernels-*"), key=lambda folder: folder.stat().st_mtime)
+    for folder in folders[:-_MAX_FOLDERS]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Locator(caching._CacheLocator):
+    """Tells numba which folder and file name to use for a function."""
+
+    def __init__(self, function: Callable[..., Any], path: str) -> None:
+        self._line = function.__code__.co_firstlineno
+        self._file_hash = hashlib.sha256(path.encode() + Path(path).read_bytes()).hexdigest()
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], path: str) -> _Locator:
+        return cls(function, path)
+
+    def get_cache_path(self) -> str:
+        return str(cache_folder())
+
+    def get_source_stamp(self) -> str:
+        return self._file_hash
+
+    def get_disambiguator(self) -> str:
+        return f"{self._file_hash[:16]}-{self._line}"
+
+
+class _Results(caching.CompileResultCacheImpl):
+    _locator_classes: list[Any] = [_Locator]  # noqa: RUF012 (numba declares it without ClassVar)
+
+
+class _Cache(caching.FunctionCache):
+    _impl_class = _Results
