@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from unskew.engine import Federation
-from unskew.runs.spec import RunSpec
 from unskew.privacy import (
     LocalPrivacy,
     Mechanism,
@@ -17,6 +16,7 @@ from unskew.privacy import (
     compositions,
     privacy_report,
 )
+from unskew.runs.spec import RunSpec
 from unskew.types import Split
 
 

@@ -27,11 +27,11 @@ from unskew.engine import (
     write_json,
 )
 from unskew.evaluation import prepare
-from unskew.runs.results import SeedOutcome, outcome_of, per_client, summarise
+from unskew.privacy import PrivateUploads
 from unskew.runs.private import account, mechanism_of, over_seeds, uploads_of
 from unskew.runs.recommender import Recommender, saved_recommender
+from unskew.runs.results import SeedOutcome, outcome_of, per_client, summarise
 from unskew.runs.spec import RunSpec
-from unskew.privacy import PrivateUploads
 from unskew.types import Interactions, Split, UnskewError
 
 FORMAT, RESULT_FORMAT, VERSION = "unskew-run", "unskew-result", 1
