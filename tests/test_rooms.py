@@ -27,11 +27,12 @@ EVERY_ROOM = frozenset(
         "cli",
     ]
 )
-BASE = frozenset({"types", "rng", "jit"})
+BASE = frozenset({"types", "rng", "jit", "files"})
 ALLOWED: dict[str, frozenset[str]] = {
     "types": frozenset(),
     "rng": frozenset(),
     "jit": frozenset(),
+    "files": frozenset({"types"}),
     "data": BASE,
     "evaluation": BASE,
     "kernels": BASE,
@@ -42,7 +43,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "audit": BASE | {"data", "methods", "privacy", "evaluation", "kernels", "engine", "runs"},
     "experiments": BASE | EVERY_ROOM - {"cli", "report", "deploy"},
     "deploy": BASE | {"data", "methods", "privacy", "kernels", "evaluation", "engine"},
-    "report": frozenset({"types"}),
+    "report": frozenset({"types", "files"}),
     "cli": BASE | EVERY_ROOM,
 }
 """A room may also import itself. What stands beside the rooms, like ``__init__`` and ``_api``, is a

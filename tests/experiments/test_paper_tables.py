@@ -4,15 +4,7 @@ import json
 
 import pytest
 
-from unskew.experiments import (
-    TABLES,
-    Cell,
-    append_row,
-    document,
-    fingerprint,
-    missing,
-    read_rows,
-)
+from unskew.experiments import TABLES, Cell, document, fingerprint, missing, read_rows
 from unskew.experiments import _reproduce as cells_module
 from unskew.experiments.tables import (
     STORES,
@@ -27,6 +19,7 @@ from unskew.experiments.tables import (
 )
 from unskew.experiments.tables.datasets import PUBLISHED
 from unskew.experiments.tables.ldp import TABLES as LDP
+from unskew.files import append_json_line
 from unskew.methods import METHODS
 
 NAMES = [
@@ -311,13 +304,13 @@ def test_what_a_method_shares_is_part_of_its_code():
 
 def test_a_line_cut_short_is_no_row_and_spoils_none(tmp_path):
     path = tmp_path / "rows.jsonl"
-    append_row(path, {"command": "a", "n": 1})
+    append_json_line(path, {"command": "a", "n": 1})
     with path.open("a") as file:
         file.write('{"command": "b", "n')
     assert [one["command"] for one in read_rows(path)] == ["a"]
-    append_row(path, {"command": "c"})
-    append_row(path, {"command": "a", "n": 2})
-    append_row(path, {"command": "a", "n": 3, "quick": True})
+    append_json_line(path, {"command": "c"})
+    append_json_line(path, {"command": "a", "n": 2})
+    append_json_line(path, {"command": "a", "n": 3, "quick": True})
     rows = read_rows(path)
     assert [(one["command"], one.get("n")) for one in rows] == [("a", 2), ("c", None), ("a", 3)]
     assert json.loads(path.read_text().splitlines()[-1])["quick"]

@@ -33,7 +33,8 @@ from unskew.cli._run import (
     LeastUsers,
     gather_ldp,
 )
-from unskew.experiments import append_row, read_rows
+from unskew.experiments import read_rows
+from unskew.files import append_json_line
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
 from unskew.methods import preset as preset_of
@@ -115,7 +116,7 @@ def privacy(
                 row = audit_privacy(one, interactions, targets=users, on_round=progress)
             row = {"command": command, **row}
             if rows is not None:
-                append_row(rows, row)
+                append_json_line(rows, row)
         found.append(row)
     everything = found if rows is None else read_rows(rows)
     if picture is not None:

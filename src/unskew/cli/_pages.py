@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from unskew.engine import write_atomically
+from unskew.files import write_atomically
 from unskew.types import UnskewError
 
 

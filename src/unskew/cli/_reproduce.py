@@ -19,7 +19,6 @@ from unskew.data import check_source
 from unskew.experiments import (
     DATASETS,
     Cell,
-    append_row,
     comparison,
     document,
     fingerprint,
@@ -31,6 +30,7 @@ from unskew.experiments import (
     users_folder,
 )
 from unskew.experiments.tables import STORES, TABLES, Plan, Task, plain
+from unskew.files import append_json_line
 from unskew.runs import RunSpec
 from unskew.types import UnskewError
 
@@ -164,8 +164,8 @@ def _keep(row: dict[str, Any], job: Job, plan: Plan, places: Places) -> None:
     if job.curves and curves is not None:
         about = ("method", "data", "protocol", "seeds", "settings", "command", "source")
         kept = {key: row[key] for key in about} | {"curves": curves}
-        append_row(places.results / "curves.jsonl", kept | _quick(plan))
-    append_row(places.results / f"{job.store}.jsonl", row)
+        append_json_line(places.results / "curves.jsonl", kept | _quick(plan))
+    append_json_line(places.results / f"{job.store}.jsonl", row)
 
 
 def _make(job: Job, plan: Plan, places: Places) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _compare(cells: Sequence[Any], fresh: set[str], plan: Plan, places: Places) 
             stale = not old or ours.command in fresh or theirs.command in fresh
             if same and theirs.method != ours.method and stale:
                 row = comparison(places.keep, ours, theirs) | _quick(plan)
-                append_row(places.results / "against.jsonl", row)
+                append_json_line(places.results / "against.jsonl", row)
 
 
 def _fill(page: Path, rows: list[dict[str, Any]]) -> None:

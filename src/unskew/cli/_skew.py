@@ -12,7 +12,8 @@ from unskew.audit.skew_words import findings, skew_table
 from unskew.cli._options import DataDir, Json, Threads, parse_pairs
 from unskew.cli._output import print_json, stderr, stdout
 from unskew.cli._progress import DownloadProgress
-from unskew.experiments import append_row, read_rows
+from unskew.experiments import read_rows
+from unskew.files import append_json_line
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
 from unskew.runs import RunSpec
@@ -74,11 +75,11 @@ def skew(
                     clients=clients,
                     seed=seed,
                     on_round=_speak,
-                    on_client=None if each is None else lambda one: append_row(each, one),
+                    on_client=None if each is None else lambda one: append_json_line(each, one),
                 ),
             }
             if rows is not None:
-                append_row(rows, row)
+                append_json_line(rows, row)
         found.append(row)
     if json:
         print_json({"audits": found})

@@ -25,6 +25,7 @@ from typing import Any
 from unskew.data import _registry
 from unskew.data._named import cache_folder
 from unskew.data._registry import Source
+from unskew.files import write_bytes, write_json
 from unskew.types import UnskewError
 
 Progress = Callable[[int, int | None], None]
@@ -206,7 +207,7 @@ def _unpack(archive: Path, folder: Path, files: Iterable[str]) -> dict[str, str]
                 if file not in by_name:
                     raise UnskewError(f"{archive}: holds no {file}; delete it and fetch it again")
                 data = opened.read(by_name[file])
-                _write_atomically(folder / file, data)
+                write_bytes(folder / file, data)
                 sums[file] = hashlib.sha256(data).hexdigest()
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         archive.unlink(missing_ok=True)
@@ -233,19 +234,7 @@ def _read_record(folder: Path) -> dict[str, str]:
 
 def _write_record(folder: Path, sums: dict[str, str]) -> None:
     record = {"version": _RECORD_VERSION, "sha256": dict(sorted(sums.items()))}
-    _write_atomically(folder / _RECORD, (json.dumps(record, indent=2) + "\n").encode())
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_json(folder / _RECORD, record)
 
 
 def _by_hand(source: Source, folder: Path, why: str) -> str:

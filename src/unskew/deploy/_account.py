@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from unskew.engine import Transform, read_json, write_json
+from unskew.engine import Transform
+from unskew.files import read_json, write_json
 from unskew.privacy import DELTA, Mechanism, PrivateUploads, Shape, local_epsilon, sensitivity
 from unskew.types import Bool, UnskewError
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from unskew.deploy._task import DEFAULTS, read_run_config
-from unskew.engine import write_atomically
+from unskew.files import write_text
 
 _PYPROJECT = """\
 [build-system]
@@ -53,8 +52,4 @@ def write_app(folder: Path, config: Mapping[str, Any]) -> None:
         "unskew_app/server.py": 'from unskew.deploy.server import app\n\n__all__ = ["app"]\n',
     }
     for name, text in files.items():
-        write_atomically(folder / name, partial(_write, text=text))
-
-
-def _write(file: BinaryIO, text: str) -> None:
-    file.write(text.encode())
+        write_text(folder / name, text)

@@ -6,15 +6,21 @@ complete round, ``rounds.jsonl`` has a row per round, ``outcome.json`` says how 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unskew.deploy._files import whole
 from unskew.deploy._task import Task
-from unskew.engine import read_json, read_tensors, write_atomically, write_json, write_tensors
+from unskew.files import (
+    named_tensors,
+    read_json,
+    read_json_lines,
+    read_tensors,
+    write_json,
+    write_json_lines,
+    write_tensors,
+)
 from unskew.types import Int64, UnskewError
 
 FORMAT, STATE, OUTCOME, VERSION = "unskew-federation", "unskew-server", "unskew-outcome", 1
@@ -50,11 +56,10 @@ class ServerFiles:
 
     def save(self, round: int, server: Any, rows: list[dict[str, Any]], owners: Int64) -> None:
         # The rows first: a crash in between leaves a row too many, which loading drops.
-        text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        write_atomically(self._folder / "rounds.jsonl", lambda file: file.write(text))
+        write_json_lines(self._folder / "rounds.jsonl", rows)
         named = dict(zip(server._fields, server, strict=True))
         named |= {"round": np.array([round]), "owners": owners}
-        write_tensors(self._folder / "server.safetensors", whole(named), STATE, VERSION)
+        write_tensors(self._folder / "server.safetensors", named_tensors(named), STATE, VERSION)
 
     def end(self, round: int, reason: str) -> None:
         header = {"format": OUTCOME, "version": VERSION}
@@ -73,7 +78,7 @@ def read_model(folder: Path, server: Any) -> tuple[int, Any]:
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """The figures of the rounds so far."""
     path = folder / "rounds.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return read_json_lines(path) if path.exists() else []
 
 
 def best_round(rows: list[dict[str, Any]]) -> int:

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.deploy._files import private, whole
-from unskew.engine import read_json, read_tensors, select, write_json, write_tensors
+from unskew.deploy._files import private
+from unskew.engine import select
+from unskew.files import named_tensors, read_json, read_tensors, write_json, write_tensors
 from unskew.types import Int32, Int64, Ragged, Split, UnskewError
 
 FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unskew-catalogue", 1
@@ -64,7 +65,7 @@ def write_node_data(folder: Path, data: NodeData) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with private():
         write_json(folder / "labels.json", labels)
-        write_tensors(folder / "data.safetensors", whole(named), FORMAT, VERSION)
+        write_tensors(folder / "data.safetensors", named_tensors(named), FORMAT, VERSION)
 
 
 def read_node_data(folder: Path) -> NodeData:

@@ -24,7 +24,7 @@ import numpy as np
 
 from unskew.deploy._account import record
 from unskew.deploy._data import NodeData, read_node_data
-from unskew.deploy._files import keep, whole
+from unskew.deploy._files import keep
 from unskew.deploy._task import Task
 from unskew.deploy._wire import (
     Named,
@@ -35,17 +35,9 @@ from unskew.deploy._wire import (
     shape_of,
     sum_message,
 )
-from unskew.engine import (
-    CHUNK,
-    Devices,
-    Transform,
-    read_json,
-    read_tensors,
-    select,
-    write_json,
-    write_tensors,
-)
+from unskew.engine import CHUNK, Devices, Transform, select
 from unskew.evaluation import best_unseen, held_out_ranks, per_user
+from unskew.files import named_tensors, read_json, read_tensors, write_json, write_tensors
 from unskew.kernels import empty_sum, fold
 from unskew.types import Cohort, Float32, Int64, Rows, UnskewError, Upload
 
@@ -155,7 +147,7 @@ class Device:
         record(self.folder, transform, sent)
         named = {f"upload.{name}": array for name, array in reply.items()}
         named |= {"round": np.array([round]), "digest": digest}
-        write_tensors(self.folder / "reply.safetensors", whole(named), REPLY, VERSION)
+        write_tensors(self.folder / "reply.safetensors", named_tensors(named), REPLY, VERSION)
         trained = self.progress.rounds_trained + (len(chosen) > 0)
         self.progress = Progress(round, trained, chosen)
         self._save()
@@ -248,7 +240,7 @@ class Device:
             "rounds_trained": np.array([self.progress.rounds_trained]),
             "due": self.progress.due.astype(np.int64),
         }
-        tensors = [*self.devices.tensors(), *whole(at)]
+        tensors = [*self.devices.tensors(), *named_tensors(at)]
         write_tensors(self.folder / "state.safetensors", tensors, STATE, VERSION)
 
     def _begin(self) -> None:

@@ -7,11 +7,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from numpy.typing import NDArray
-
-from unskew.engine import Tensor, sync_folder
+from unskew.files import sync_folder
 
 
 def keep(path: Path, name: Path) -> None:
@@ -22,10 +19,6 @@ def keep(path: Path, name: Path) -> None:
     link.replace(name)
     link.unlink(missing_ok=True)  # renaming one of a file's names to another does nothing
     sync_folder(path.parent)
-
-
-def whole(named: dict[str, NDArray[Any]]) -> list[Tensor]:
-    return [Tensor.whole(name, array) for name, array in named.items()]
 
 
 @contextmanager

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from unskew.files import write_bytes
 from unskew.types import UnskewError
 
 _DAYS = 825
@@ -183,12 +183,5 @@ def _write_pair(folder: Path, name: str, key: Any, certificate: Any, signer: Any
 
 def _write(path: Path, data: bytes, secret: bool = False) -> Path:
     """Secrets are never readable by others, not even for a moment."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_bytes(path, data, mode=0o600 if secret else 0o644)
     return path

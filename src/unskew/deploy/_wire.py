@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.deploy._files import whole
-from unskew.engine import checksum
+from unskew.files import checksum, named_tensors
 from unskew.kernels import empty_sum
 from unskew.types import (
     Bool,
@@ -98,7 +97,7 @@ def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_item
 def digest_of(download: Any) -> Int64:
     """By which a node knows a download again: SHA-256 as four numbers."""
     named = dict(zip(download._fields, download, strict=True))
-    return np.frombuffer(bytes.fromhex(checksum(whole(named))), np.int64)
+    return np.frombuffer(bytes.fromhex(checksum(named_tensors(named))), np.int64)
 
 
 def shape_of(method: Method, download: Any, n_items: int, round: int) -> Shape:

@@ -10,16 +10,6 @@ from unskew.engine._federation import (
     draw_cohort,
     kept_download,
 )
-from unskew.engine._files import (
-    Tensor,
-    checksum,
-    read_json,
-    read_tensors,
-    sync_folder,
-    write_atomically,
-    write_json,
-    write_tensors,
-)
 from unskew.engine._memory import return_freed
 from unskew.engine._scoreboard import TOP_K, Scoreboard
 
@@ -31,19 +21,11 @@ __all__ = [
     "Federation",
     "Scoreboard",
     "State",
-    "Tensor",
     "Transform",
-    "checksum",
     "draw_cohort",
     "kept_download",
     "model_checksum",
-    "read_json",
-    "read_tensors",
     "return_freed",
     "select",
     "server_tensors",
-    "sync_folder",
-    "write_atomically",
-    "write_json",
-    "write_tensors",
 ]

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from unskew.engine._devices import Devices
 from unskew.engine._federation import Federation, State
-from unskew.engine._files import (
+from unskew.engine._scoreboard import Scoreboard
+from unskew.files import (
     Tensor,
     checksum,
     read_json,
@@ -29,7 +30,6 @@ from unskew.engine._files import (
     write_json,
     write_tensors,
 )
-from unskew.engine._scoreboard import Scoreboard
 from unskew.types import Split
 
 FORMAT, VERSION = "unskew-state", 1

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.engine._files import Tensor
+from unskew.files import Tensor
 from unskew.types import Int32, Int64, Ragged, Rows
 
 

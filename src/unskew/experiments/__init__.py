@@ -7,7 +7,6 @@ from unskew.experiments._parts import parts_cells
 from unskew.experiments._pool import pooled, run_of
 from unskew.experiments._reproduce import (
     Cell,
-    append_row,
     fingerprint,
     main_table,
     missing,
@@ -23,7 +22,6 @@ __all__ = [
     "TABLES",
     "Cell",
     "against_table",
-    "append_row",
     "comparison",
     "document",
     "fingerprint",

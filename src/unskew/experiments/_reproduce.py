@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import os
 import shlex
 import shutil
 import statistics
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from unskew.experiments._paper import paper_value
 from unskew.experiments._pool import TABLES, run_of
+from unskew.files import read_json_lines
 from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy
 from unskew.runs.runner import run
@@ -173,15 +173,11 @@ def _bare(path: Path) -> str:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows there are; a later row for the same command replaces an earlier one. A line cut
     short by a kill is no row, and its cell is run again."""
-    rows = {}
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    for line in filter(None, text.splitlines()):
-        try:
-            row = json.loads(line)
-            rows[row["command"], bool(row.get("quick"))] = row
-        except (ValueError, KeyError, TypeError):
-            continue
-    return list(rows.values())
+    if not path.exists():
+        return []
+    rows = read_json_lines(path, skip_damaged=True)
+    latest = {(row["command"], bool(row.get("quick"))): row for row in rows if "command" in row}
+    return list(latest.values())
 
 
 _Unmade = TypeVar("_Unmade", bound=HasRow)
@@ -209,18 +205,6 @@ def _left(cell: _Unmade, made: Sequence[dict[str, Any]]) -> _Unmade | None:
     done = {seed for row in made for seed in row["seeds"]}
     seeds = tuple(seed for seed in cell.seeds if seed not in done)
     return cell._replace(seeds=seeds) if seeds else None
-
-
-def append_row(path: Path, row: dict[str, Any]) -> None:
-    """One line in one write; a line cut short before it is ended first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(row, ensure_ascii=False) + "\n"
-    with path.open("a+b") as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            line = line if file.read(1) == b"\n" else "\n" + line
-        file.write(line.encode())
-        file.flush()
 
 
 def _kept(row: dict[str, Any], cell: Cell, source: str) -> dict[str, Any]:

@@ -12,21 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import polars as pl
 
-from unskew.engine import (
-    CHUNK,
-    Checkpoints,
-    Federation,
-    State,
-    read_json,
-    return_freed,
-    write_atomically,
-    write_json,
-)
+from unskew.engine import CHUNK, Checkpoints, Federation, State, return_freed
 from unskew.evaluation import prepare
+from unskew.files import read_json, write_atomically, write_json, write_json_lines
 from unskew.privacy import PrivateUploads
 from unskew.runs.private import account, mechanism_of, over_seeds, uploads_of
 from unskew.runs.recommender import Recommender, saved_recommender
@@ -162,19 +154,10 @@ def _train(
             row["ldp"] = transform.round_figures()
         if checkpoints is not None and folder is not None:
             checkpoints.after_round(state, final=state.round == rounds)
-            _write_rounds(folder / "rounds.jsonl", state.rows)
+            write_json_lines(folder / "rounds.jsonl", state.rows)
         if on_round is not None:
             on_round(federation.seed, row, rounds)
     return state
-
-
-def _write_rounds(path: Path, rows: list[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(text)
-
-    write_atomically(path, write)
 
 
 def _open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: str) -> None:

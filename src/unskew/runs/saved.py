@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from unskew.engine import Federation, read_json
+from unskew.engine import Federation
+from unskew.files import read_json, read_json_lines
 from unskew.runs.recommender import Recommender, saved_recommender
 from unskew.runs.runner import (
     RESULT_FORMAT,
@@ -50,14 +50,7 @@ def same_data(folder: Path, other: Path) -> bool | None:
 def read_rounds(folder: Path) -> dict[int, list[dict[str, Any]]]:
     """Every seed's rows, one per round."""
     spec, _ = read_spec(folder)
-    return {seed: _read_lines(folder / f"seed-{seed}" / "rounds.jsonl") for seed in spec.seeds}
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise UnskewError(f"{path} cannot be read ({error}); restore it or run again.") from None
+    return {seed: read_json_lines(folder / f"seed-{seed}" / "rounds.jsonl") for seed in spec.seeds}
 
 
 def read_users(folder: Path, round: str = "best", ranking: str | None = None) -> pl.DataFrame:

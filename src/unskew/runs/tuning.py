@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from unskew.engine import Federation
 from unskew.evaluation import prepare
+from unskew.files import append_json_line, read_json_lines
 from unskew.runs.space import Dimension, Space
 from unskew.runs.spec import RunSpec
 from unskew.types import Interactions, Split, UnskewError
@@ -89,9 +90,7 @@ def tune(
             study.tell(asked, state=optuna.trial.TrialState.FAIL)
         else:
             study.tell(asked, trial.value)
-        with log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(trial._asdict(), ensure_ascii=False) + "\n")
-            file.flush()
+        append_json_line(log, trial._asdict())
         done.append(trial)
         if on_trial is not None:
             on_trial(trial, done)
@@ -167,22 +166,15 @@ def _try(search: Search, chosen: dict[str, Any], number: int, split: Split) -> T
 
 def _open_log(log: Path, search: Search) -> list[Trial]:
     """The trials there are; a line that was cut off by a kill is dropped and tried again."""
-    header = json.dumps(search.header(), ensure_ascii=False) + "\n"
-    lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
-    if lines and not lines[-1].endswith("\n"):
-        with log.open("r+b") as file:
-            file.truncate(sum(len(line.encode()) for line in lines[:-1]))
-        lines = lines[:-1]
-    if not lines:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(header, encoding="utf-8")
+    rows = read_json_lines(log, skip_damaged=True) if log.exists() else []
+    if not rows:
+        append_json_line(log, search.header())
         return []
     try:
-        read = [json.loads(line) for line in lines]
-        if read[0] != search.header():
+        if rows[0] != search.header():
             raise UnskewError(f"{log} is of another search; give another --out or its own options.")
-        return [Trial(**row) for row in read[1:]]
-    except (ValueError, TypeError) as error:
+        return [Trial(**row) for row in rows[1:]]
+    except TypeError as error:
         raise UnskewError(f"{log} cannot be read ({error}); give another --out.") from None
 
 

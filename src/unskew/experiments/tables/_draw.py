@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unskew.engine import write_atomically
 from unskew.experiments.tables._chart import Chart, Panel, Series
+from unskew.files import write_atomically
 from unskew.types import UnskewError
 
 

@@ -1,8 +1,9 @@
-"""Safe files: a temporary file, forced to the disk, a rename; a name and a version in every format.
+"""Files that are always whole: write a temporary file, flush it to the disk, rename it.
 
-Tensors are saved as safetensors. Their writer wants every tensor whole in memory; the devices of a
-federation are many small arrays, so :func:`write_tensors` streams them in the same published
-format (an 8-byte length, a JSON header, the raw bytes) and safetensors itself reads them back.
+Every JSON and tensor file names its format and version. Tensors are saved as safetensors. The
+safetensors writer needs each tensor whole in memory; a federation's devices are many small arrays,
+so :func:`write_tensors` streams them in the same published format (an 8-byte length, a JSON header,
+the raw bytes), and safetensors itself reads them back.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -25,7 +26,7 @@ _DTYPES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
 
 
 class Tensor(NamedTuple):
-    """A named array, in one or many parts that follow each other along the first axis."""
+    """A named array, in one or more parts that follow each other along the first axis."""
 
     name: str
     dtype: np.dtype[Any]
@@ -40,12 +41,16 @@ class Tensor(NamedTuple):
         return np.concatenate(self.parts).reshape(self.shape) if len(self.parts) else np.empty(0)
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file so that at any moment the old or the new one is there, whole."""
+def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o666) -> None:
+    """Write a file so that its old or its new content is there at any moment, never a part.
+
+    ``mode`` are the permissions of the new file, less the process's umask."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
     try:
-        with temporary.open("wb") as file:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(handle, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -56,8 +61,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was renamed in a folder stays renamed after a power cut, where the system can promise
-    it."""
+    """Make renames inside a folder survive a power cut, on systems that can promise it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -66,13 +70,20 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    write_atomically(path, lambda file: file.write(data), mode=mode)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
 def write_json(path: Path, value: Any) -> None:
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path, format: str, version: int) -> dict[str, Any]:
-    """A JSON object that says it is of this format and a version we know."""
+    """Read a JSON object and check that it is this version of this format."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -87,6 +98,51 @@ def read_json(path: Path, format: str, version: int) -> dict[str, Any]:
             "use the unskew that wrote it."
         )
     return value
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object per line, replacing the file."""
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def append_json_line(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one JSON object in a single write. An earlier line that a kill cut short is ended
+    first, so that it spoils no other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(row, ensure_ascii=False) + "\n"
+    with path.open("a+b") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else "\n" + line
+        file.write(line.encode())
+        file.flush()
+
+
+def read_json_lines(path: Path, *, skip_damaged: bool = False) -> list[dict[str, Any]]:
+    """Read one JSON object per line. With ``skip_damaged``, lines that a kill cut short are left
+    out; without, they are an error."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UnskewError(f"{path} cannot be read ({error}); restore it or run again.") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("not a JSON object")
+            rows.append(row)
+        except ValueError as error:
+            if not skip_damaged:
+                raise UnskewError(
+                    f"{path}, line {number} cannot be read ({error}); restore it or run again."
+                ) from None
+    return rows
+
+
+def named_tensors(named: Mapping[str, NDArray[Any]]) -> list[Tensor]:
+    """Whole arrays as tensors, in the order of the mapping."""
+    return [Tensor.whole(name, array) for name, array in named.items()]
 
 
 def write_tensors(path: Path, tensors: Iterable[Tensor], format: str, version: int) -> None:
@@ -128,7 +184,7 @@ def read_tensors(path: Path, format: str, version: int) -> dict[str, NDArray[Any
 
 
 def checksum(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes: the same for the same model, however stored."""
+    """SHA-256 over names, types, shapes and bytes: the same for the same arrays, however stored."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tensor.name} {tensor.dtype.name} {tensor.shape}\n".encode())
