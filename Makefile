@@ -50,7 +50,7 @@ bench: $(READY)  ## speed ratios, measured in one run
 	@$(BIN)/python -m benchmarks
 
 docs: $(DOCS)  ## the documentation site, in site/
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open site/index.html"
 
 flower-demo: $(FLOWER)  ## real processes on loopback with Flower, compared with the simulator
