@@ -66,7 +66,8 @@ def cache_folder() -> Path | None:
 def _source_hash() -> str:
     """A hash over the versions of the compiler and every file that a kernel can be made of."""
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
-    for path in sorted([*_PACKAGE.glob("*.py"), *(_PACKAGE / "kernels").rglob("*.py")]):
+    shared = (_PACKAGE / name for name in ("jit.py", "rng.py", "types.py"))
+    for path in sorted([*shared, *(_PACKAGE / "kernels").rglob("*.py")]):
         digest.update(f"{path.relative_to(_PACKAGE)} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
