@@ -39,9 +39,10 @@ ALLOWED: dict[str, frozenset[str]] = {
     "privacy": BASE | {"kernels"},
     "methods": BASE | {"kernels"},
     "engine": BASE | {"data", "privacy", "evaluation", "kernels"},
-    "runs": BASE | {"data", "methods", "privacy", "evaluation", "kernels", "engine"},
-    "audit": BASE | {"data", "methods", "privacy", "evaluation", "kernels", "engine", "runs"},
-    "experiments": BASE | EVERY_ROOM - {"cli", "report", "deploy"},
+    "runs": BASE | {"data", "methods", "privacy", "evaluation", "kernels", "engine", "report"},
+    "audit": BASE
+    | {"data", "methods", "privacy", "evaluation", "kernels", "engine", "runs", "report"},
+    "experiments": BASE | EVERY_ROOM - {"cli", "deploy"},
     "deploy": BASE | {"data", "methods", "privacy", "kernels", "evaluation", "engine"},
     "report": frozenset({"types", "files"}),
     "cli": BASE | EVERY_ROOM,

@@ -13,8 +13,8 @@ from unskew.report import (
     Listing,
     Pick,
     Privacy,
-    Series,
 )
+from unskew.report._extras import Series
 
 METHODS = ("pfedclr", "fedmf", "pfedrec", "gpfedrec", "fedrap", "pfedgraph", "fedncf", "fedmf-af")
 ROUNDS = 12

@@ -16,7 +16,7 @@ from report_samples import METHODS, extras, sample, samples
 from unskew import report
 from unskew.report._charts import ticks
 from unskew.report._entries import amount
-from unskew.report._palette import luminance, styles
+from unskew.report.palette import luminance, styles
 from unskew.types import UnskewError
 
 

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from unskew.cli._output import stderr
-from unskew.experiments.tables import TABLES, Chart, Look, Stores, Table, draw
-from unskew.methods import METHODS
-from unskew.report._palette import Style, styles, variant
+from unskew.cli._pages import write_text
+from unskew.experiments.tables import TABLES, Stores, Table
+from unskew.report import draw_svg
 from unskew.types import UnskewError
-
-_MARKERS = {
-    "circle": "o",
-    "square": "s",
-    "triangle": "^",
-    "diamond": "D",
-    "cross": "X",
-    "plus": "P",
-    "wedge": "v",
-}
 
 
 def draw_figures(tables: Sequence[Table], stores: Stores, folder: Path, quick: bool) -> int:
@@ -31,7 +21,7 @@ def draw_figures(tables: Sequence[Table], stores: Stores, folder: Path, quick: b
         for name, chart in charts.items():
             marked = chart._replace(title=f"QUICK RUN: {chart.title}") if quick else chart
             try:
-                draw(marked, folder / name, looks(marked))
+                write_text(folder / f"{name}.svg", draw_svg(marked))
             except UnskewError as error:
                 failures += 1
                 stderr.print(f"unskew: {name}: {error}", markup=False)
@@ -51,17 +41,3 @@ def figures_of(stores: Stores, folder: Path, seen_from: Path) -> dict[str, list[
         for table in TABLES.values()
         if table.charts is not None
     }
-
-
-def looks(chart: Chart) -> Callable[[str], Look]:
-    """The report's look of every method; other keys get one of their own within the chart."""
-    known = styles([*METHODS, "fedmf-cf"])
-    keys = [series.key for panel in chart.panels for series in panel.series]
-    others = styles(key for key in keys if key not in known)
-
-    def look(key: str) -> Look:
-        style: Style = known.get(key) or variant(others[key], 1)  # hollow: no method looks so
-        dash = tuple(float(part) for part in style.dash.split())
-        return Look(style.colour, dash, _MARKERS[style.marker], not style.hollow)
-
-    return look

@@ -10,7 +10,7 @@ from unskew.audit.privacy import SPANS, privacy_table, strongest
 from unskew.cli._output import stderr
 from unskew.cli._pages import fill_table, write_text
 from unskew.methods import METHODS
-from unskew.report._palette import styles
+from unskew.report.palette import styles
 
 
 def write_picture(path: Path, rows: list[dict[str, Any]]) -> None:

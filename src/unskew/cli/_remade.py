@@ -10,7 +10,8 @@ from unskew.audit.privacy import privacy_table
 from unskew.cli._privacy import tradeoff
 from unskew.experiments import paper_value, pooled, read_rows, run_of
 from unskew.experiments.tables import STORES, TABLES, Panel, Row, Stores, Table, in_order, plain
-from unskew.report import Chapter, Diagram, Exposure, Extras, Privacy, Series
+from unskew.report import Chapter, Diagram, Exposure, Extras, Privacy
+from unskew.report._extras import Series
 from unskew.types import UnskewError
 
 TITLE = "Federated recommendation: the paper's tables, remade"

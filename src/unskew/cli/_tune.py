@@ -18,7 +18,7 @@ from unskew.cli._pages import write_text
 from unskew.cli._progress import DownloadProgress
 from unskew.kernels import set_threads
 from unskew.report._charts import ticks
-from unskew.report._palette import palette
+from unskew.report.palette import palette
 from unskew.runs import RunSpec
 from unskew.runs.space import Dimension, default_space, parse_space
 from unskew.runs.tuning import Search, Trial, best_of, config_text, import_optuna

@@ -1,4 +1,4 @@
-"""Result rows in, one self-contained HTML page out. Trains nothing, fetches nothing."""
+"""Tables, charts and the HTML report as values in and text out. Trains nothing, fetches nothing."""
 
 from __future__ import annotations
 
@@ -11,22 +11,34 @@ from unskew.report._extras import (
     Listing,
     Pick,
     Privacy,
-    Series,
 )
 from unskew.report._page import TITLE, render
-from unskew.report._palette import palette
+from unskew.report.chart import Chart, Panel, Series, draw_svg
+from unskew.report.palette import Style, palette, styles, variant
+from unskew.report.table import Cell, Column, Table, to_html, to_markdown
 
 __all__ = [
     "TITLE",
+    "Cell",
     "Chapter",
+    "Chart",
     "Client",
+    "Column",
     "Diagram",
     "Exposure",
     "Extras",
     "Listing",
+    "Panel",
     "Pick",
     "Privacy",
     "Series",
+    "Style",
+    "Table",
+    "draw_svg",
     "palette",
     "render",
+    "styles",
+    "to_html",
+    "to_markdown",
+    "variant",
 ]

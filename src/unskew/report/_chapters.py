@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from unskew.report._entries import text
 from unskew.report._extras import Chapter, Diagram
 from unskew.report._markdown import convert, inline
-from unskew.report._palette import Style
 from unskew.report._plots import Line, Mark, Plot, plot
+from unskew.report.palette import Style
 
 
 def chapters(made: Sequence[Chapter], looks: Mapping[str, Style]) -> str:

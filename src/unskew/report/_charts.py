@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unskew.report._entries import Entry, Point, metric, sequence, text
-from unskew.report._palette import Style
+from unskew.report.palette import Style
 
 WIDTH, HEIGHT = 480, 310
 LEFT, TOP, BOTTOM = 56, 34, 42
@@ -83,6 +83,8 @@ def marker(style: Style, x: float, y: float, r: float = 3.6) -> str:
         "square": f"M{x - r:.1f} {y - r:.1f}h{2 * r}v{2 * r}h{-2 * r}z",
         "triangle": f"M{x:.1f} {y - r - 0.6:.1f}l{r + 0.6} {2 * r}h{-2 * (r + 0.6)}z",
         "wedge": f"M{x:.1f} {y + r + 0.6:.1f}l{r + 0.6} {-2 * r}h{-2 * (r + 0.6)}z",
+        "left": f"M{x - r:.1f} {y:.1f}l{2 * r} {-r}v{2 * r}z",
+        "right": f"M{x + r:.1f} {y:.1f}l{-2 * r} {-r}v{2 * r}z",
         "diamond": f"M{x:.1f} {y - r - 1:.1f}l{r + 1} {r + 1}l{-r - 1} {r + 1}l{-r - 1} {-r - 1}z",
         "cross": f"M{x - r:.1f} {y - r:.1f}l{2 * r} {2 * r}m0 {-2 * r}l{-2 * r} {2 * r}",
         "plus": f"M{x - r - 0.6:.1f} {y:.1f}h{2 * r + 1.2}m{-r - 0.6} {-r - 0.6}v{2 * r + 1.2}",

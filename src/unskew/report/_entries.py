@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
 
-from unskew.report._palette import Style, styles, variant
+from unskew.report.palette import Style, styles, variant
 from unskew.types import UnskewError
 
 DASH = "–"

@@ -12,12 +12,12 @@ from unskew.report._chapters import chapters
 from unskew.report._client import closely
 from unskew.report._entries import Entry, grouped, methods_of, read, text
 from unskew.report._extras import Extras
-from unskew.report._palette import Style, styles, variant
 from unskew.report._privacy import by_noise, tradeoffs
 from unskew.report._sections import cost_bars, learning_curves, provenance
 from unskew.report._sides import side_by_side
 from unskew.report._summary import summarise
 from unskew.report._table import table
+from unskew.report.palette import Style, styles, variant
 
 TITLE = "Federated recommendation: the runs compared"
 NOTHING = Extras()

@@ -21,7 +21,7 @@ from unskew.report._charts import (
     ticks,
 )
 from unskew.report._entries import text
-from unskew.report._palette import Style
+from unskew.report.palette import Style
 
 RADIUS, LARGEST = 4.2, 22.0
 """Of a point, and of the largest bubble."""

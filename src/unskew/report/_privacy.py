@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from unskew.report._entries import Entry, grouped, mapping, metric, number, text
 from unskew.report._extras import Exposure, Privacy
 from unskew.report._markdown import convert
-from unskew.report._palette import Style, variant
 from unskew.report._plots import Line, Mark, Plot, plot
+from unskew.report.palette import Style, variant
 
 
 def tradeoffs(studies: Sequence[Privacy], looks: Mapping[str, Style]) -> str:

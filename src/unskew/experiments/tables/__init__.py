@@ -22,7 +22,6 @@ from unskew.experiments.tables import (
     uploads,
 )
 from unskew.experiments.tables._chart import Chart, Panel, Series
-from unskew.experiments.tables._draw import Look, draw
 from unskew.experiments.tables._plan import Plan, Row, Stores, Table, Task, in_order, plain
 
 TABLES: dict[str, Table] = {
@@ -56,7 +55,6 @@ __all__ = [
     "STORES",
     "TABLES",
     "Chart",
-    "Look",
     "Panel",
     "Plan",
     "Row",
@@ -64,7 +62,6 @@ __all__ = [
     "Stores",
     "Table",
     "Task",
-    "draw",
     "in_order",
     "plain",
 ]

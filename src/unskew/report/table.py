@@ -1,0 +1,201 @@
+"""A table as a value with typed cells, written as Markdown or as sortable HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+from typing import Literal, NamedTuple, TypeAlias
+
+from unskew.report.palette import Style, swatch
+
+MISSING = "–"
+"""Stands for a value that is missing or not a number."""
+
+MAX_ROWS_WITHOUT_SCROLLING = 24
+"""A longer HTML table scrolls in a box of its own."""
+
+
+class Cell(NamedTuple):
+    """One cell: what it shows and what it sorts by."""
+
+    text: str
+    """May hold `code` and **bold** in Markdown's notation."""
+    value: float | str | None = None
+    """Sort key; a cell without one always sorts last."""
+    note: str = ""
+    """Secondary figures, after the text in Markdown and below it in HTML."""
+    bold: bool = False
+    tag: str = ""
+    """A short warning label behind the text."""
+    style: Style | None = None
+    """Draws a line sample before the text, in HTML only."""
+
+    @classmethod
+    def number(
+        cls,
+        value: float | None,
+        digits: int = 4,
+        std: float | None = None,
+        published: float | None = None,
+        bold: bool = False,
+    ) -> Cell:
+        """A figure, its standard deviation, and in brackets what the paper prints."""
+        notes = [f"± {std:.{digits}f}"] if std is not None and value is not None else []
+        notes += [f"({published:.{digits}f})"] if published is not None else []
+        text = MISSING if value is None else f"{value:.{digits}f}"
+        return cls(text, value, " ".join(notes), bold)
+
+
+Value: TypeAlias = Cell | str | float | None
+"""What a row may hold: plain values become cells."""
+
+
+class Column(NamedTuple):
+    """Head of a column."""
+
+    name: str
+    kind: Literal["text", "number"] = "number"
+    better: Literal["high", "low"] = "high"
+    """Which end of a number column comes first at the first click."""
+    group: str = ""
+    """Name above neighbouring columns that belong together."""
+
+
+class Table(NamedTuple):
+    """Columns and rows, with the words around them."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    """Heading above the table."""
+    about: str = ""
+    """Paragraph between heading and table."""
+    notes: tuple[str, ...] = ()
+    """List items below the table."""
+    caption: str = ""
+    """How to read the table; in HTML only."""
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[Column | str],
+        rows: Sequence[Sequence[Value]],
+        title: str = "",
+        about: str = "",
+        notes: Sequence[str] = (),
+        caption: str = "",
+    ) -> Table:
+        """A table from plain values; a column given by name holds numbers if all its cells do."""
+        cells = tuple(tuple(_as_cell(value) for value in row) for row in rows)
+        heads = tuple(
+            column if isinstance(column, Column) else Column(column, _kind(cells, at))
+            for at, column in enumerate(columns)
+        )
+        return cls(heads, cells, title, about, tuple(notes), caption)
+
+
+def to_markdown(table: Table, heading: str = "###") -> str:
+    """Heading, paragraph, pipe table and notes; ``heading`` is the mark before the title."""
+
+    def line(texts: Sequence[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+    rows = [line([_markdown_cell(cell) for cell in row]) for row in table.rows]
+    body = [line([c.name for c in table.columns]), "|" + "---|" * len(table.columns), *rows]
+    title = f"{heading} {table.title}".strip() if table.title else ""
+    notes = "\n".join(f"* {note}" for note in table.notes)
+    return "\n\n".join(filter(None, [title, table.about, "\n".join(body), notes]))
+
+
+def to_html(table: Table, key: str, classes: str = "") -> str:
+    """The table with heads that sort it, in a box that scrolls sideways on a narrow screen.
+
+    ``key`` is the id of the table within its page. The first column names the rows.
+    """
+    many = " many" if len(table.rows) > MAX_ROWS_WITHOUT_SCROLLING else ""
+    title = f"<h4>{inline(table.title)}</h4>" if table.title else ""
+    about = f'<p class="note">{inline(table.about)}</p>' if table.about else ""
+    notes = "".join(f"<li>{inline(note)}</li>" for note in table.notes)
+    body = "".join(
+        f"<tr>{''.join(_html_cell(c, h.kind, at) for at, (c, h) in _numbered(row, table))}</tr>"
+        for row in table.rows
+    )
+    return (
+        f'{title}{about}<div class="scroll" role="region" aria-labelledby="{key}-caption" '
+        f'tabindex="0"><table class="sortable {classes}{many}"><caption id="{key}-caption"><span>'
+        f'{inline(table.caption)} <span class="hint">Select a column head to sort.</span> '
+        '<span class="narrow">Scroll the table sideways for more.</span></span></caption>'
+        f"{_html_head(table.columns)}<tbody>{body}</tbody></table></div>"
+        + (f'<ul class="note">{notes}</ul>' if notes else "")
+    )
+
+
+def inline(source: str) -> str:
+    """Markdown's `code`, **bold** and the words of links as HTML; everything else is escaped."""
+    html = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", escape(source))
+    html = re.sub(r"`([^`]+)`", r"<code>\1</code>", html)
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", html)
+
+
+def _as_cell(value: Value) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    if value is None:
+        return Cell(MISSING)
+    if isinstance(value, str):
+        return Cell(value, value.strip("*`").lower() or None)
+    return Cell(f"{value:,}" if isinstance(value, int) else f"{value:g}", value)
+
+
+def _kind(rows: Sequence[Sequence[Cell]], at: int) -> Literal["text", "number"]:
+    values = [row[at].value for row in rows if row[at].value is not None]
+    return "text" if at == 0 or any(isinstance(value, str) for value in values) else "number"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = f"**{cell.text}**" if cell.bold else cell.text
+    return " ".join(filter(None, [text, cell.tag, cell.note]))
+
+
+def _numbered(row: Sequence[Cell], table: Table) -> enumerate[tuple[Cell, Column]]:
+    return enumerate(zip(row, table.columns, strict=True))
+
+
+def _html_head(columns: Sequence[Column]) -> str:
+    spans: list[tuple[str, int]] = []
+    for column in columns:
+        if spans and spans[-1][0] == column.group:
+            spans[-1] = (column.group, spans[-1][1] + 1)
+        else:
+            spans.append((column.group, 1))
+    groups = "".join(
+        f'<th scope="colgroup" colspan="{width}">{inline(name)}</th>' for name, width in spans
+    )
+    groups = f"<tr>{groups}</tr>" if any(name for name, _ in spans) else ""
+    heads = "".join(
+        f'<th scope="col" class="{column.kind}" data-head="{escape(column.name)}">'
+        f'<button type="button" data-first="{_first_order(column)}">{inline(column.name)}'
+        "</button></th>"
+        for column in columns
+    )
+    widths = "".join(f'<colgroup span="{width}"></colgroup>' for _, width in spans)
+    return f"{widths}<thead>{groups}<tr>{heads}</tr></thead>"
+
+
+def _first_order(column: Column) -> str:
+    """Sort order of the first click."""
+    return "descending" if column.kind == "number" and column.better == "high" else "ascending"
+
+
+def _html_cell(cell: Cell, kind: str, at: int) -> str:
+    key = "" if cell.value is None else escape(str(cell.value))
+    text = f"<strong>{inline(cell.text)}</strong>" if cell.bold else inline(cell.text)
+    if cell.style is not None:
+        text = f'<span class="name">{swatch(cell.style)}<span>{text}</span></span>'
+    if cell.tag:
+        text += f' <span class="tag">{escape(cell.tag)}</span>'
+    if cell.note:
+        text += f' <span class="spread">{inline(cell.note)}</span>'
+    start, end = ('th scope="row"', "th") if at == 0 else ("td", "td")
+    return f'<{start} class="{kind}" data-key="{key}">{text}</{end}>'
