@@ -7,7 +7,7 @@ FLOWER := $(VENV)/.ready-flower
 DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow lint types same-bits bench docs report flower-demo clean
+.PHONY: help run test test-slow mutants lint types same-bits bench docs report flower-demo clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,10 @@ test: lint types $(FLOWER)  ## lint, types, tests
 
 test-slow: $(FLOWER)  ## tests that take minutes: the wheel in a new environment
 	@$(BIN)/python -m pytest -m slow
+
+mutants: $(FLOWER)  ## plant mistakes in the core and list those that no test notices
+	@$(BIN)/python -c "import mutmut" 2>/dev/null || $(BIN)/python -m pip install --quiet mutmut
+	@$(BIN)/python -m benchmarks.mutants
 
 same-bits: $(FLOWER)  ## compare all results with those of another commit: make same-bits BASE=COMMIT
 	@$(BIN)/python -m benchmarks.same_bits $(BASE)

@@ -94,6 +94,7 @@ def _try_room(tree: Path, room: str, options: argparse.Namespace, ends: float) -
     sources, tests = ROOMS[room]
     began = time.monotonic()
     if not _passes(tree, tests, tree.parent / "numba", 3600.0):
+        print((tree.parent / "pytest.log").read_text()[-3000:], file=sys.stderr)
         sys.exit(f"The tests of {room} fail before any mistake is planted: {' '.join(tests)}")
     limit = 60.0 + 3 * (time.monotonic() - began)
     for mutant in draw_mutants(sources, options.lines, options.seed):
@@ -192,14 +193,15 @@ def _passes(tree: Path, tests: list[str], cache: Path, limit: float) -> bool:
     words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     environment["NUMBA_CACHE_DIR"] = str(cache)
-    process = subprocess.Popen(
-        [sys.executable, *words],
-        cwd=tree,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with (tree.parent / "pytest.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=tree,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         return process.wait(limit) == 0
     finally:

@@ -1,0 +1,196 @@
+"""A run's state on disk: resumed to the same bits, never lost, whenever the process ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unskew.engine import Checkpoints, Federation, State, model_checksum
+from unskew.methods import create
+from unskew.types import Split
+
+ROUNDS = 5
+UNTIMED = ("round", "clients", "loss", "bytes_up", "bytes_down", "validation", "test")
+
+
+def federation_of(split: Split, **settings: Any) -> Federation:
+    """Rates this high make validation worse after a round or two: the best is not the last."""
+    quick = {"dim": 4, "local_epochs": 2, "participation": 0.5, "learning_rate": 1.0}
+    return Federation(create("fedmf", **(quick | settings)), split, seed=1)
+
+
+def contents(state: State) -> dict[str, Any]:
+    """All that a state holds, but for seconds."""
+    named = {
+        "round": state.round,
+        "best_round": state.best_round,
+        "model": model_checksum(state),
+        "rows": [{name: row[name] for name in UNTIMED} for row in state.rows],
+    }
+    for part in ("devices", "scoreboard", "best_devices", "best_scoreboard"):
+        arrays = getattr(state, part).arrays()
+        named |= {f"{part}.{name}": array.tobytes() for name, array in arrays.items()}
+    return named
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_split: Split) -> list[dict[str, Any]]:
+    """What a run without a stop holds after each round."""
+    federation = federation_of(tiny_split)
+    state = federation.start()
+    after = [contents(state)]
+    for _ in range(ROUNDS):
+        federation.step(state)
+        after.append(contents(state))
+    assert 0 < state.best_round < ROUNDS, "else a best round of its own is never loaded"
+    return after
+
+
+@pytest.mark.parametrize("stop", range(1, ROUNDS))
+def test_a_resumed_run_is_the_uninterrupted_one(
+    stop: int, tmp_path: Path, tiny_split: Split, uninterrupted: list[dict[str, Any]]
+) -> None:
+    federation = federation_of(tiny_split)
+    state = federation.start()
+    for _ in range(stop):
+        federation.step(state)
+        Checkpoints(tmp_path).save(state)
+    resumed = Checkpoints(tmp_path).load(federation)
+    assert resumed is not None
+    assert contents(resumed) == uninterrupted[stop]
+    while resumed.round < ROUNDS:
+        federation.step(resumed)
+    assert contents(resumed) == uninterrupted[ROUNDS]
+
+
+def test_only_the_last_and_the_best_round_are_kept(tmp_path: Path, tiny_split: Split) -> None:
+    federation = federation_of(tiny_split)
+    assert Checkpoints(tmp_path).load(federation) is None
+    state = federation.start()
+    for _ in range(ROUNDS):
+        federation.step(state)
+        Checkpoints(tmp_path).save(state)
+    names = {f"round-{state.round:06d}", f"round-{state.best_round:06d}"}
+    assert {path.name for path in tmp_path.iterdir()} == {*names, "current.json"}
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def crash_at(patch: pytest.MonkeyPatch, number: int) -> None:
+    """Make the n-th call that reaches the disk (sync, rename) end the process before it."""
+    left = iter(range(number))
+
+    def crashing(call: Any) -> Any:
+        def wrapped(*words: Any, **named: Any) -> Any:
+            if next(left, None) is None:
+                raise Crash
+            return call(*words, **named)
+
+        return wrapped
+
+    for name in ("fsync", "rename", "replace"):
+        patch.setattr(os, name, crashing(getattr(os, name)))
+
+
+def test_a_crash_at_any_moment_of_a_save_loses_one_round_at_most(
+    tmp_path: Path, tiny_split: Split, uninterrupted: list[dict[str, Any]]
+) -> None:
+    """The next process finds the old state or the new one, whole, and goes on to the same bits."""
+    federation, crashes = federation_of(tiny_split), 0
+    for number in range(100):
+        folder = tmp_path / str(number)
+        state = federation.start()
+        federation.step(state)
+        Checkpoints(folder).save(state)
+        federation.step(state)
+        with pytest.MonkeyPatch.context() as patch:
+            crash_at(patch, number)
+            try:
+                Checkpoints(folder).save(state)
+                break
+            except Crash:
+                crashes += 1
+        found = Checkpoints(folder).load(federation)
+        assert found is not None
+        assert contents(found) == uninterrupted[found.round], f"after crash {number}"
+        while found.round < 3:
+            federation.step(found)
+            Checkpoints(folder).save(found)
+        again = Checkpoints(folder).load(federation)
+        assert again is not None
+        assert contents(again) == uninterrupted[3], f"after crash {number}"
+    assert crashes >= 8, "three or more files and their folder, the index and its folder"
+
+
+def test_a_save_that_fails_midway_is_not_a_checkpoint(
+    tmp_path: Path, tiny_split: Split, uninterrupted: list[dict[str, Any]]
+) -> None:
+    """No file of a round has its final place before all of them are written."""
+    federation = federation_of(tiny_split)
+    state = federation.start()
+    federation.step(state)
+    with pytest.MonkeyPatch.context() as patch:
+        crash_at(patch, 4)  # after the first file, before the last
+        with pytest.raises(Crash):
+            Checkpoints(tmp_path).save(state)
+    assert not list(tmp_path.glob("round-*"))
+    assert Checkpoints(tmp_path).load(federation) is None
+    Checkpoints(tmp_path).save(state)
+    found = Checkpoints(tmp_path).load(federation)
+    assert found is not None
+    assert contents(found) == uninterrupted[1]
+
+
+class Clock:
+    """Seconds that pass only when told to."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        patch.setattr(time, "monotonic", lambda: self.now)
+
+
+def rounds_saved(
+    tmp_path: Path,
+    split: Split,
+    monkeypatch: pytest.MonkeyPatch,
+    every: int,
+    seconds: float,
+    n: int = 25,
+) -> list[int]:
+    """The rounds that are saved when training a round takes 1 second and saving ``seconds``."""
+    clock, saved = Clock(monkeypatch), list[int]()
+
+    class Timed(Checkpoints):
+        def save(self, state: State) -> None:
+            clock.now += seconds
+            saved.append(state.round)
+
+    checkpoints, state = Timed(tmp_path, every), federation_of(split).start()
+    for state.round in range(1, n + 1):
+        clock.now += 1
+        checkpoints.after_round(state, final=state.round == n)
+    return saved
+
+
+def test_every_so_many_rounds_and_the_last_are_saved(
+    tmp_path: Path, tiny_split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rounds_saved(tmp_path, tiny_split, monkeypatch, 1, 0.0, 5) == [1, 2, 3, 4, 5]
+    assert rounds_saved(tmp_path, tiny_split, monkeypatch, 3, 0.0, 8) == [3, 6, 8]
+
+
+def test_saving_takes_a_tenth_of_the_time_at_most(
+    tmp_path: Path, tiny_split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One second each: affordable again 10 seconds after the first began, 20 after the second."""
+    assert rounds_saved(tmp_path, tiny_split, monkeypatch, 1, 1.0) == [1, 9, 18, 25]
+    np.testing.assert_array_equal(
+        rounds_saved(tmp_path, tiny_split, monkeypatch, 1, 0.05), np.arange(1, 26)
+    )
