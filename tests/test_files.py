@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from unskew.engine import (
+from unskew.files import (
     Tensor,
     checksum,
     read_json,
