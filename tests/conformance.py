@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unskew.engine import Federation, kept_download, select
+from unskew.engine import Federation, kept_download
 from unskew.kernels import draw_samples, empty_sum, fold, set_threads
 from unskew.methods import METHODS, create, parse_settings
+from unskew.ragged import select
 from unskew.types import Cohort, Int64, Rows, Split, UnskewError, Upload, Uploads
 
 Leaves = dict[str, NDArray[Any]]

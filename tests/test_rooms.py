@@ -27,12 +27,13 @@ EVERY_ROOM = frozenset(
         "cli",
     ]
 )
-BASE = frozenset({"types", "rng", "jit", "files"})
+BASE = frozenset({"types", "rng", "jit", "files", "ragged"})
 ALLOWED: dict[str, frozenset[str]] = {
     "types": frozenset(),
     "rng": frozenset(),
     "jit": frozenset(),
     "files": frozenset({"types"}),
+    "ragged": frozenset({"types"}),
     "data": BASE,
     "evaluation": BASE,
     "kernels": BASE,

@@ -11,8 +11,8 @@ import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unskew.engine import select
 from unskew.kernels import Samples, draw_samples, set_threads
+from unskew.ragged import select
 from unskew.types import Cohort, Float32, Int64
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import twins
 
-from unskew.engine import select
 from unskew.kernels import (
     Samples,
     Schedule,
@@ -19,6 +18,7 @@ from unskew.kernels import (
     train_low_rank,
     train_rows,
 )
+from unskew.ragged import select
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Float64, Int64
 

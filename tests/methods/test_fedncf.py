@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unskew.engine import Federation, select
+from unskew.engine import Federation
 from unskew.kernels import draw_samples
 from unskew.kernels.mlp import score_mlp
 from unskew.methods.fedncf import Config, FedNCF, initial_mlp
+from unskew.ragged import select
 from unskew.rng import Purpose
 from unskew.types import Cohort, Rows, Split, UnskewError, Upload
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unskew.engine import Federation, select
+from unskew.engine import Federation
 from unskew.evaluation import prepare
 from unskew.kernels import draw_samples
 from unskew.methods.fedrap import Config, FedRAP
+from unskew.ragged import select
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Interactions, Rows, Split, UnskewError
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unskew.engine import Federation, select
+from unskew.engine import Federation
 from unskew.kernels import draw_samples
 from unskew.kernels.moved import Moved
 from unskew.kernels.packing import Packed, packed_from, unpack, unpack_rows
 from unskew.kernels.relations import neighbours
 from unskew.methods.gpfedrec import Config, GPFedRec, Server, own_tables
+from unskew.ragged import select
 from unskew.rng import Purpose
 from unskew.types import Cohort, Ragged, Rows, Split, UnskewError, Upload, Uploads
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from unskew.engine import Federation, select
+from unskew.engine import Federation
 from unskew.kernels import draw_samples
 from unskew.kernels.packing import Packed, packed_from, unpack
 from unskew.kernels.simplex import project_on_simplex
 from unskew.methods.pfedgraph import Config, PFedGraph, Server, collaboration
+from unskew.ragged import select
 from unskew.rng import Purpose
 from unskew.types import Cohort, Rows, Split, Upload, Uploads
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unskew.engine import Federation, select
+from unskew.engine import Federation
 from unskew.kernels import draw_samples, empty_sum, fold
 from unskew.methods.pfedrec import Config, PFedRec
+from unskew.ragged import select
 from unskew.rng import Purpose
 from unskew.types import Cohort, Rows, Split, Upload
 

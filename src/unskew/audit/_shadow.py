@@ -19,6 +19,7 @@ import numpy as np
 
 from unskew.audit._attacks import dense_uploads, direction, features, main_direction
 from unskew.audit._success import auc, mid_ranks
+from unskew.ragged import indptr_from_counts
 from unskew.rng import Purpose, generator
 from unskew.types import Bool, Cohort, Float32, Float64, Int64, Method, Ragged, Upload
 
@@ -78,7 +79,7 @@ class Shadows:
             np.sort(draw.choice(n_items, size, replace=False, p=chances)).astype(np.int32)
             for size in sizes
         ]
-        indptr = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        indptr = indptr_from_counts(sizes)
         self._positives = Ragged(indptr, np.concatenate(lists))
         self._owned = np.zeros((SHADOWS, n_items), bool)
         for at, items in enumerate(lists):

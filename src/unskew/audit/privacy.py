@@ -14,6 +14,7 @@ from unskew.evaluation import prepare
 from unskew.kernels.mlp import score_mlp
 from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy
+from unskew.ragged import owners
 from unskew.rng import Purpose, generator
 from unskew.runs.private import account, mechanism_of, uploads_of
 from unskew.runs.spec import RunSpec
@@ -243,7 +244,7 @@ def _owners_found(
     server: CuriousServer, split: Split, rarest: Int64, popularity: Int64
 ) -> dict[str, Any]:
     """What sums tell about clients who are known to have one of these items; popularity beside."""
-    owner = np.repeat(np.arange(split.n_users), split.seen.counts())
+    owner = owners(split.seen.indptr)
     known = np.flatnonzero(np.isin(split.seen.items, rarest))
     items, users = split.seen.items[known].astype(np.int64), owner[known]
     owned = _owned(split, users)

@@ -16,8 +16,9 @@ import numpy as np
 from unskew.audit import Bounds
 from unskew.audit import skew_formulas as formulas
 from unskew.audit.skew_clients import Client, solved, trained
-from unskew.engine import Federation, select
+from unskew.engine import Federation
 from unskew.evaluation import prepare
+from unskew.ragged import select
 from unskew.runs.spec import RunSpec
 from unskew.types import Bool, Cohort, Float64, Interactions, UnskewError
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.deploy._files import private
-from unskew.engine import select
 from unskew.files import named_tensors, read_json, read_tensors, write_json, write_tensors
+from unskew.ragged import filter_entries, owners, select
 from unskew.types import Int32, Int64, Ragged, Split, UnskewError
 
 FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unskew-catalogue", 1
@@ -111,7 +111,7 @@ def in_catalogue(split: Split, path: Path) -> tuple[Split, int]:
     held = ("train", "validation", "test")
     lost = sum(len(getattr(split, name).items) - len(lists[name].items) for name in held)
     for name in ("seen", "excluded"):
-        order = np.lexsort((lists[name].items, _owners(lists[name])))
+        order = np.lexsort((lists[name].items, owners(lists[name].indptr)))
         lists[name] = lists[name]._replace(items=lists[name].items[order])
     sampled = np.where(split.sampled < 0, -1, known[split.sampled]).astype(np.int32)
     labels = {"item_ids": catalogue["items"], "titles": catalogue["titles"]}
@@ -131,9 +131,4 @@ def place_of(user: str, labels: Sequence[str]) -> int:
 
 def _renumbered(ragged: Ragged, known: Int32) -> Ragged:
     items = known[ragged.items]
-    counts = np.bincount(_owners(ragged)[items >= 0], minlength=len(ragged.indptr) - 1)
-    return Ragged(np.concatenate(([0], np.cumsum(counts))), items[items >= 0])
-
-
-def _owners(ragged: Ragged) -> Int64:
-    return np.repeat(np.arange(len(ragged.indptr) - 1), ragged.counts())
+    return filter_entries(ragged._replace(items=items), items >= 0)

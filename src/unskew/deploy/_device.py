@@ -35,11 +35,12 @@ from unskew.deploy._wire import (
     shape_of,
     sum_message,
 )
-from unskew.engine import CHUNK, Devices, Transform, select
+from unskew.engine import CHUNK, Devices, Transform
 from unskew.evaluation import best_unseen, held_out_ranks, per_user
 from unskew.files import named_tensors, read_json, read_tensors, write_json, write_tensors
 from unskew.kernels import empty_sum, fold
-from unskew.types import Cohort, Float32, Int64, Rows, UnskewError, Upload
+from unskew.ragged import concatenate, select
+from unskew.types import Cohort, Float32, Int64, UnskewError, Upload
 
 FORMAT, STATE, REPLY, VERSION = "unskew-device", "unskew-device-state", "unskew-device-reply", 2
 
@@ -279,11 +280,6 @@ def _chunks(local: Int64) -> Iterator[Int64]:
 
 
 def _joined(uploads: list[Upload]) -> Upload:
-    counts = np.concatenate([np.diff(upload.rows.indptr) for upload in uploads])
-    rows = Rows(
-        np.concatenate(([0], np.cumsum(counts))),
-        np.concatenate([upload.rows.items for upload in uploads]),
-        np.concatenate([upload.rows.values for upload in uploads]),
-    )
+    rows = concatenate([upload.rows for upload in uploads])
     dense = np.concatenate([upload.dense for upload in uploads])
     return Upload(rows, dense, np.concatenate([upload.weight for upload in uploads]))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from unskew.files import checksum, named_tensors
 from unskew.kernels import empty_sum
+from unskew.ragged import concatenate, select
 from unskew.types import (
     Bool,
     Cohort,
@@ -206,18 +207,8 @@ def all_of(parts: list[Uploads], shape: Shape) -> Uploads:
     if not parts:
         return Uploads(np.zeros(0, np.int64), no_uploads(shape))
     users = np.concatenate([part.users for part in parts])
-    runs = [
-        (part.upload.rows.items[low:high], part.upload.rows.values[low:high])
-        for part in parts
-        for low, high in zip(part.upload.rows.indptr[:-1], part.upload.rows.indptr[1:], strict=True)
-    ]
     order = np.argsort(users, kind="stable")
-    indptr = np.concatenate(([0], np.cumsum([len(runs[i][0]) for i in order])))
-    rows = Rows(
-        indptr.astype(np.int64),
-        np.concatenate([runs[i][0] for i in order]),
-        np.concatenate([runs[i][1] for i in order]),
-    )
+    rows = select(concatenate([part.upload.rows for part in parts]), order)
     dense = np.concatenate([part.upload.dense for part in parts])[order]
     weight = np.concatenate([part.upload.weight for part in parts])[order]
     return Uploads(users[order], Upload(rows, dense, weight))
@@ -225,11 +216,8 @@ def all_of(parts: list[Uploads], shape: Shape) -> Uploads:
 
 def only(part: Uploads, kept: Bool) -> Uploads:
     """The uploads of some of a node's users."""
-    (indptr, items, values), dense, weight = part.upload
-    counts = np.diff(indptr)
-    chosen = np.repeat(kept, counts)
-    cuts = np.concatenate(([0], np.cumsum(counts[kept])))
-    rows = Rows(cuts, items[chosen], values[chosen])
+    rows, dense, weight = part.upload
+    rows = select(rows, np.flatnonzero(kept))
     return Uploads(part.users[kept], Upload(rows, dense[kept], weight[kept]))
 
 

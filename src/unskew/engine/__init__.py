@@ -1,7 +1,7 @@
 """The simulator: rounds, cohorts, chunks, checkpoints. It never knows which method it runs."""
 
 from unskew.engine._checkpoint import Checkpoints, model_checksum, server_tensors
-from unskew.engine._devices import Devices, select
+from unskew.engine._devices import Devices
 from unskew.engine._federation import (
     CHUNK,
     Federation,
@@ -26,6 +26,5 @@ __all__ = [
     "kept_download",
     "model_checksum",
     "return_freed",
-    "select",
     "server_tensors",
 ]

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.files import Tensor
-from unskew.types import Int32, Int64, Ragged, Rows
+from unskew.ragged import indptr_from_counts
+from unskew.types import Int32, Int64, Rows
 
 
 class Devices:
@@ -46,9 +47,8 @@ class Devices:
                 leaves[name] = Rows.empty(len(users), values[0].shape[1])
                 continue
             chosen = [items[user] for user in users]
-            indptr = np.concatenate(([0], np.cumsum([len(part) for part in chosen])))
             leaves[name] = Rows(
-                indptr.astype(np.int64),
+                indptr_from_counts([len(part) for part in chosen]),
                 np.concatenate(chosen),
                 np.concatenate([values[user] for user in users]),
             )
@@ -105,8 +105,8 @@ class Devices:
                 yield Tensor.whole(name, self._dense[name])
                 continue
             items, values = self._ragged[name]
-            indptr = np.concatenate(([0], np.cumsum([len(part) for part in items])))
-            yield Tensor.whole(f"{name}.indptr", indptr.astype(np.int64))
+            indptr = indptr_from_counts([len(part) for part in items])
+            yield Tensor.whole(f"{name}.indptr", indptr)
             yield Tensor(f"{name}.items", np.dtype(np.int32), (int(indptr[-1]),), items)
             shape = (int(indptr[-1]), *values[0].shape[1:])
             yield Tensor(f"{name}.values", np.dtype(np.float32), shape, values)
@@ -135,11 +135,3 @@ class Devices:
             for v in versions
         }
         return devices
-
-
-def select(ragged: Ragged, users: Int64) -> Ragged:
-    """The lists of these users, in this order."""
-    counts = ragged.indptr[users + 1] - ragged.indptr[users]
-    indptr = np.concatenate(([0], np.cumsum(counts)))
-    position = np.arange(indptr[-1]) - np.repeat(indptr[:-1] - ragged.indptr[users], counts)
-    return Ragged(indptr, ragged.items[position])

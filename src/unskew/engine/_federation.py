@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from unskew.engine._devices import Devices, select
+from unskew.engine._devices import Devices
 from unskew.engine._memory import return_freed
 from unskew.engine._scoreboard import Scoreboard
 from unskew.kernels import empty_sum, fold, get_threads, work_alone
+from unskew.ragged import indptr_from_counts, select
 from unskew.rng import Purpose, generator
 from unskew.types import (
     Aggregation,
@@ -268,7 +269,7 @@ def _joined(each: list[tuple[Int64, Upload]]) -> Uploads:
     """All chunks as one, which empties ``each``: a round's uploads are never in memory twice."""
     first = each[0][1]
     counts = np.concatenate([np.diff(upload.rows.indptr) for _, upload in each])
-    indptr = np.concatenate(([0], np.cumsum(counts)))
+    indptr = indptr_from_counts(counts)
     items = np.empty(indptr[-1], np.int32)
     values = np.empty((indptr[-1], first.rows.values.shape[1]), np.float32)
     users, dense, weight, at = [], [], [], 0

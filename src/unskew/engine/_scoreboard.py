@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from unskew.evaluation import held_out_ranks, mean_metrics, per_user, top_k
+from unskew.ragged import positions
 from unskew.types import Float32, Float64, Int32, Int64, Split
 
 Part = Literal["validation", "test"]
@@ -33,10 +34,7 @@ class Scoreboard:
 
     def update(self, users: Int64, scores: Float32) -> None:
         for (part, ranking), ranks in self.ranks.items():
-            indptr = getattr(self._split, part).indptr
-            counts = indptr[users + 1] - indptr[users]
-            starts = np.repeat(indptr[users] - np.cumsum(counts) + counts, counts)
-            place = starts + np.arange(len(starts))
+            place = positions(getattr(self._split, part).indptr, users)
             ranks[place] = held_out_ranks(scores, users, self._split, part, ranking == "sampled")
         self.top[users] = top_k(scores, users, self._split, TOP_K)
 

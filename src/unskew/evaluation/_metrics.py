@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from unskew.ragged import distinct, owners
 from unskew.types import Bool, Float64, Int32, Int64, Ragged
 
 CUTOFFS = (5, 10, 20, 50)
@@ -29,7 +30,7 @@ def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[s
     held = np.diff(indptr)
     if len(ranks) != indptr[-1]:
         raise ValueError(f"{len(ranks)} ranks do not fill lists that end at {indptr[-1]}")
-    user = np.repeat(np.arange(n_users), held)
+    user = owners(indptr)
     rank = ranks[np.lexsort((ranks, user))].astype(np.float64)
     order = np.arange(len(rank)) - indptr[user] + 1.0  # 1 for a user's best-ranked item
 
@@ -73,10 +74,7 @@ def coverage(top: Int32, n_items: int) -> float:
 def popularity(top: Int32, train: Ragged, n_items: int) -> float:
     """The mean, over all recommendations, of the share of users who trained on the item."""
     n_users = len(train.indptr) - 1
-    user = np.repeat(np.arange(n_users), train.counts())
-    pairs = np.sort(user * n_items + train.items)
-    pairs = pairs[np.diff(pairs, prepend=-1) != 0]
-    share = np.bincount(pairs % n_items, minlength=n_items) / n_users
+    share = np.bincount(distinct(train, n_items).items, minlength=n_items) / n_users
     recommended = top[top >= 0]
     return float(share[recommended].mean()) if len(recommended) else float("nan")
 

@@ -24,11 +24,8 @@ from unskew.evaluation._candidates import draw_candidates
 from unskew.evaluation._rows import (
     KeptRows,
     keep_rows,
-    lists_per_user,
-    members,
-    owners,
-    sets_per_user,
 )
+from unskew.ragged import contains, distinct, lists_from_pairs, sets_from_pairs
 from unskew.types import Bool, Int64, Interactions, Ragged, Split, UnskewError
 
 LEAVE_ONE_OUT_MIN_ROWS = 3
@@ -100,11 +97,10 @@ def prepare(
     kept = keep_rows(interactions, rules.deduplicate)
     n_items = len(kept.item_ids)
     cut = (_cut_time if rules.split == "time" else _leave_one_out)(interactions.name, kept)
-    n_users = len(cut.user_ids)
-    seen = sets_per_user(owners(cut.train), cut.train.items.astype(np.int64), n_users, n_items)
+    seen = distinct(cut.train, n_items)
 
     notes = kept.notes + cut.notes
-    in_training = members(cut.test, seen, n_items)
+    in_training = contains(seen, cut.test, n_items)
     if in_training.any():
         both = np.count_nonzero(in_training)
         notes += (f"{both:,} of {len(in_training):,} test pairs also stand in training",)
@@ -160,10 +156,10 @@ def _leave_one_out(data: str, kept: KeptRows) -> _Cut:
     train = in_time[trains[in_time]]
     return _Cut(
         user_ids=kept.user_ids,
-        train=lists_per_user(kept.users[train], kept.items[train], n_users),
-        validation=lists_per_user(kept.users[validation], kept.items[validation], n_users),
-        test=lists_per_user(kept.users[test], kept.items[test], n_users),
-        known=sets_per_user(kept.users, kept.items, n_users, n_items),
+        train=lists_from_pairs(kept.users[train], kept.items[train], n_users),
+        validation=lists_from_pairs(kept.users[validation], kept.items[validation], n_users),
+        test=lists_from_pairs(kept.users[test], kept.items[test], n_users),
+        known=sets_from_pairs(kept.users, kept.items, n_users, n_items),
         notes=(),
     )
 
@@ -193,7 +189,7 @@ def _cut_time(data: str, kept: KeptRows) -> _Cut:
     def part(rows: Bool) -> Ragged:
         chosen = np.flatnonzero(rows)
         chosen = chosen[np.lexsort((kept.clock[chosen], kept.users[chosen]))]
-        return lists_per_user(fresh_number[kept.users[chosen]], kept.items[chosen], n_users)
+        return lists_from_pairs(fresh_number[kept.users[chosen]], kept.items[chosen], n_users)
 
     notes = []
     gone = len(kept.user_ids) - n_users
@@ -207,7 +203,7 @@ def _cut_time(data: str, kept: KeptRows) -> _Cut:
         train=part(trains),
         validation=part(validates & asked_for),
         test=part(tests & asked_for),
-        known=sets_per_user(fresh_number[kept.users[stays]], kept.items[stays], n_users, n_items),
+        known=sets_from_pairs(fresh_number[kept.users[stays]], kept.items[stays], n_users, n_items),
         notes=tuple(notes),
     )
 

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from unskew.jit import jit
+from unskew.ragged import empty_lists
 from unskew.types import Float32, Int32, Int64, Ragged, Split
 
 _BLOCK = 32
@@ -39,12 +40,11 @@ def held_out_ranks(
     """
     scores, users = _checked(scores, users, split)
     held = split.test if part == "test" else split.validation
-    ends = np.cumsum(held.counts()[users])
-    ranks = np.empty(int(ends[-1]) if len(ends) else 0, np.int32)
+    ranks = np.empty(int(held.counts()[users].sum()), np.int32)
     if sampled:
         _ranks_among_sampled(scores, users, split.sampled, held.indptr, held.items, ranks)
     else:
-        hidden = split.validation if part == "test" else _nothing(split.n_users)
+        hidden = split.validation if part == "test" else empty_lists(split.n_users)
         _ranks_among_all(
             scores,
             users,
@@ -86,7 +86,7 @@ def best_unseen(scores: Float32, seen: Ragged, k: int) -> Int32:
     use, where nothing is held out."""
     scores = np.ascontiguousarray(scores, np.float32)
     best = np.full((len(scores), min(k, scores.shape[1])), -1, np.int32)
-    nothing = _nothing(len(scores))
+    nothing = empty_lists(len(scores))
     _best_items(
         scores, np.arange(len(scores)), seen.indptr, seen.items, nothing.indptr, nothing.items, best
     )
@@ -104,10 +104,6 @@ def _checked(scores: Float32, users: Int64, split: Split) -> tuple[Float32, Int6
     if len(users) and not 0 <= users.min() <= users.max() < split.n_users:
         raise ValueError(f"user numbers must lie in 0..{split.n_users - 1}")
     return np.ascontiguousarray(scores, np.float32), users
-
-
-def _nothing(n_users: int) -> Ragged:
-    return Ragged(np.zeros(n_users + 1, np.int64), np.zeros(0, np.int32))
 
 
 @jit

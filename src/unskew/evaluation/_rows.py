@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unskew.types import Bool, Int64, Interactions, Ragged, UnskewError
+from unskew.types import Int64, Interactions, UnskewError
 
 
 class KeptRows(NamedTuple):
@@ -78,37 +78,6 @@ def number_by_appearance(codes: Int64, n_codes: int) -> tuple[Int64, Int64]:
     fresh = np.full(n_codes, -1, np.int64)
     fresh[old] = np.arange(len(old))
     return fresh[codes], old
-
-
-def lists_per_user(users: Int64, items: Int64, n_users: int) -> Ragged:
-    """One list per user from rows already grouped by ascending user; the rows' order is kept."""
-    indptr = np.zeros(n_users + 1, np.int64)
-    np.cumsum(np.bincount(users, minlength=n_users), out=indptr[1:])
-    return Ragged(indptr, items.astype(np.int32))
-
-
-def sets_per_user(users: Int64, items: Int64, n_users: int, n_items: int) -> Ragged:
-    """One ascending list of distinct items per user, from rows in any order."""
-    pairs = np.sort(users * n_items + items)
-    pairs = pairs[np.diff(pairs, prepend=-1) != 0]
-    return lists_per_user(pairs // n_items, pairs % n_items, n_users)
-
-
-def owners(lists: Ragged) -> Int64:
-    """The user each entry of a ragged value belongs to."""
-    return np.repeat(np.arange(len(lists.indptr) - 1), lists.counts())
-
-
-def members(lists: Ragged, sets: Ragged, n_items: int) -> Bool:
-    """For each entry of ``lists``, whether its user has it in ``sets`` (ascending) too."""
-    wanted, present = _keys(lists, n_items), _keys(sets, n_items)
-    place = np.minimum(np.searchsorted(present, wanted), len(present) - 1)
-    found: Bool = present[place] == wanted
-    return found
-
-
-def _keys(lists: Ragged, n_items: int) -> Int64:
-    return owners(lists) * n_items + lists.items
 
 
 def _note(notes: list[str], count: int, what: str) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from unskew.jit import jit
 from unskew.kernels._parallel import for_each_block
+from unskew.ragged import indptr_from_counts
 from unskew.rng import Purpose, below, stream, value
 from unskew.types import Cohort, Float32, Int32, Int64, Ragged
 
@@ -142,7 +143,7 @@ def _draw(cohort: Cohort, negatives: int) -> Samples:
     n_positives = cohort.positives.counts()
     pool = cohort.n_items - cohort.excluded.counts()
     per_positive = np.minimum(negatives, pool)
-    indptr = np.concatenate(([0], np.cumsum(n_positives * (1 + per_positive))))
+    indptr = indptr_from_counts(n_positives * (1 + per_positive))
     items = np.empty(indptr[-1], np.int32)
     label = np.empty(indptr[-1], np.float32)
     n_touched = np.zeros(len(cohort.users), np.int64)
@@ -166,7 +167,7 @@ def _draw(cohort: Cohort, negatives: int) -> Samples:
             n_touched,
         ),
     )
-    touched_indptr = np.concatenate(([0], np.cumsum(n_touched)))
+    touched_indptr = indptr_from_counts(n_touched)
     touched = np.empty(touched_indptr[-1], np.int32)
     row = np.empty(len(items), np.int32)
     for_each_block(

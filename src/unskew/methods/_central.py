@@ -12,8 +12,9 @@ import numpy as np
 
 from unskew.kernels import Samples, draw_samples
 from unskew.kernels.central import adam
+from unskew.ragged import distinct
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Ragged, Rows, UnskewError
+from unskew.types import Cohort, Float32, Rows, UnskewError
 
 _FOLD_IN_STEPS, _FOLD_IN_RATE = 100, 0.05
 """Adam steps for a newcomer's vector, each on fresh negatives, and their first rate, which falls
@@ -83,18 +84,8 @@ def no_items(n_users: int) -> OwnItems:
 
 
 def own_items(cohort: Cohort) -> OwnItems:
-    seen = distinct(cohort)
+    seen = distinct(cohort.positives, cohort.n_items)
     return OwnItems(Rows(*seen, np.ones((len(seen.items), 1), np.float32)))
-
-
-def distinct(cohort: Cohort) -> Ragged:
-    """Each user's items in ascending order, repeats counted once: X is binary."""
-    positives = cohort.positives
-    user = np.repeat(np.arange(len(cohort.users)), positives.counts())
-    pairs = np.unique(user * cohort.n_items + positives.items)
-    counts = np.bincount(pairs // cohort.n_items, minlength=len(cohort.users))
-    indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    return Ragged(indptr, (pairs % cohort.n_items).astype(np.int32))
 
 
 def initial_table(n: int, dim: int, scale: float, seed: int, purpose: Purpose) -> Float32:

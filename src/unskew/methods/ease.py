@@ -22,7 +22,8 @@ import numpy as np
 from scipy.linalg import lapack
 
 from unskew.kernels.central_items import gram, linear_scores, weights_of_inverse
-from unskew.methods._central import LinearConfig, OwnItems, distinct, no_items, own_items
+from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
+from unskew.ragged import distinct
 from unskew.types import Cohort, Float32, UnskewError
 
 
@@ -57,7 +58,7 @@ class EASE:
     def epoch(
         self, server: Server, private: OwnItems, everyone: Cohort
     ) -> tuple[Server, OwnItems, float]:
-        B = gram(distinct(everyone), everyone.n_items)
+        B = gram(distinct(everyone.positives, everyone.n_items), everyone.n_items)
         B[np.diag_indices(len(B))] += np.float32(self.config.ridge)
         _invert_in_place(B)
         # At the minimum |X - X B|^2 + lambda |B|^2 = sum_j (1 / P_jj - lambda); per user.

@@ -31,7 +31,8 @@ import numpy as np
 
 from unskew.kernels import gather, score_table
 from unskew.kernels.refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
-from unskew.methods._central import check_settings, distinct
+from unskew.methods._central import check_settings
+from unskew.ragged import distinct, owners
 from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Float64, Int32, Ragged, Rows, Upload, UploadSum
 
@@ -116,11 +117,11 @@ class FedRefit:
     def local(
         self, download: Server, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
-        own, n = distinct(cohort), len(cohort.users)
+        own, n = distinct(cohort.positives, cohort.n_items), len(cohort.users)
         T, fit = self._own_items(download, own), self._fit(download)
         p = sum_rows(own, T)
         users = download.users[own.items] ** -(2 * self.config.item_power)
-        x = np.bincount(np.repeat(np.arange(n), own.counts()), users, n) / own.counts().clip(1)
+        x = np.bincount(owners(own.indptr), users, n) / own.counts().clip(1)
         losses = x - np.square(p, dtype=np.float64).sum(1)  # |x - U p|^2
         done = fit >= len(self.config.backward)
         if fit < 0:
@@ -162,7 +163,7 @@ class FedRefit:
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
         """Nothing but the refit: a newcomer's vector is as exact as anybody's."""
-        own = distinct(cohort)
+        own = distinct(cohort.positives, cohort.n_items)
         T = self._own_items(download, own)
         if not download.V.shape[1]:
             return Private(_padded(sum_rows(own, T), private.p.shape[1]))

@@ -16,7 +16,8 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels.central_items import nearest_items, neighbour_scores
-from unskew.methods._central import LinearConfig, OwnItems, distinct, no_items, own_items
+from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
+from unskew.ragged import distinct
 from unskew.types import Cohort, Float32, Int32
 
 
@@ -56,7 +57,8 @@ class ItemKNN:
         self, server: Server, private: OwnItems, everyone: Cohort
     ) -> tuple[Server, OwnItems, float]:
         k = server.neighbours.shape[1]
-        found = nearest_items(distinct(everyone), everyone.n_items, k, self.config.shrinkage)
+        seen = distinct(everyone.positives, everyone.n_items)
+        found = nearest_items(seen, everyone.n_items, k, self.config.shrinkage)
         return Server(*found), own_items(everyone), 0.0
 
     def score(self, download: Server, private: OwnItems) -> Float32:

@@ -21,7 +21,8 @@ import numpy as np
 from unskew.kernels import draw_samples, score_table
 from unskew.kernels.central import Table, adam, epoch_order, sample_items, sample_users
 from unskew.kernels.central_graph import Graph, mean_of_layers, pairwise_gradient, propagate
-from unskew.methods._central import check_settings, distinct, initial_table
+from unskew.methods._central import check_settings, initial_table
+from unskew.ragged import distinct, owners
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Int32, Int64
 
@@ -99,7 +100,7 @@ class LightGCN:
         self, server: Server, private: Private, everyone: Cohort
     ) -> tuple[Server, Private, float]:
         c, n_users = self.config, len(private.E0)
-        graph = Graph.of(distinct(everyone), everyone.n_items)
+        graph = Graph.of(distinct(everyone.positives, everyone.n_items), everyone.n_items)
         E0, m, v = (np.concatenate(both) for both in zip(private[:3], server[:3], strict=True))
         triples = _triples(everyone, c.negatives)
         order = epoch_order(len(triples[0]), everyone)
@@ -123,10 +124,9 @@ class LightGCN:
     def fold_in(self, download: Download, private: Private, cohort: Cohort) -> Private:
         """Propagation to a new node whose own E^(0) is zero:
         e_u = sum over its items of what they send / (sqrt(degree_u) (K + 1))."""
-        seen = distinct(cohort)
+        seen = distinct(cohort.positives, cohort.n_items)
         p = np.zeros_like(private.p)
-        user = np.repeat(np.arange(len(p)), seen.counts())
-        np.add.at(p, user, download.sent[seen.items])
+        np.add.at(p, owners(seen.indptr), download.sent[seen.items])
         p /= np.sqrt(np.maximum(seen.counts(), 1))[:, None] * (self.config.layers + 1)
         return private._replace(p=p.astype(np.float32))
 

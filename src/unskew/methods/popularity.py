@@ -12,7 +12,8 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from unskew.methods._central import LinearConfig, OwnItems, distinct, no_items, own_items
+from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
+from unskew.ragged import distinct
 from unskew.types import Cohort, Float32
 
 
@@ -46,7 +47,7 @@ class Popularity:
     def epoch(
         self, server: Server, private: OwnItems, everyone: Cohort
     ) -> tuple[Server, OwnItems, float]:
-        seen = distinct(everyone)
+        seen = distinct(everyone.positives, everyone.n_items)
         users = np.bincount(seen.items, minlength=everyone.n_items).astype(np.float32)
         return Server(users), own_items(everyone), 0.0
 

@@ -25,6 +25,7 @@ from unskew.kernels.noise import (
     send_privately,
     upload_norms,
 )
+from unskew.ragged import filter_entries
 from unskew.types import Bool, Cohort, Float64, Int64, Rows, UnskewError, Upload
 
 Kind = Literal["laplace", "gaussian"]
@@ -117,11 +118,7 @@ _BUDGETED = (("laplace", "l1"), ("gaussian", "l1"), ("gaussian", "l2"))
 
 def without_rows(rows: Rows, withheld: Bool) -> Rows:
     """The rows of all items but these."""
-    sent = ~withheld[rows.items]
-    client = np.repeat(np.arange(len(rows.indptr) - 1), np.diff(rows.indptr))
-    counts = np.bincount(client[sent], minlength=len(rows.indptr) - 1)
-    indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    return Rows(indptr, rows.items[sent], rows.values[sent])
+    return filter_entries(rows, ~withheld[rows.items])
 
 
 class PrivateUploads:

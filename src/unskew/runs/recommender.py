@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from unskew.engine import CHUNK, Checkpoints, Devices, Federation, select
+from unskew.engine import CHUNK, Checkpoints, Devices, Federation
 from unskew.evaluation import best_unseen
+from unskew.ragged import select
 from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewError
 
 

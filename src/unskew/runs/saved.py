@@ -10,6 +10,7 @@ import polars as pl
 
 from unskew.engine import Federation
 from unskew.files import read_json, read_json_lines
+from unskew.ragged import indptr_from_counts
 from unskew.runs.recommender import Recommender, saved_recommender
 from unskew.runs.runner import (
     RESULT_FORMAT,
@@ -105,6 +106,6 @@ def _saved_split(folder: Path, data: str, protocol: str) -> Split:
 
 
 def _ragged(lists: pl.Series) -> Ragged:
-    indptr = np.concatenate(([0], np.cumsum(lists.list.len().to_numpy()))).astype(np.int64)
+    indptr = indptr_from_counts(lists.list.len().to_numpy())
     items = lists.explode().drop_nulls().to_numpy().astype(np.int32)
     return Ragged(indptr, items)
