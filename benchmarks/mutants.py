@@ -35,7 +35,10 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         [f"src/unskew/deploy/{name}.py" for name in ("_wire", "_replies", "_robust")],
         ["tests/deploy/test_deploy_uploads.py", "tests/deploy/test_deploy_trust.py"],
     ),
-    "engine": (["src/unskew/engine"], ["tests/engine"]),
+    "engine": (
+        ["src/unskew/engine", "src/unskew/files.py"],
+        ["tests/test_files.py", "tests/engine"],
+    ),
     "evaluation": (["src/unskew/evaluation"], ["tests/evaluation"]),
     "privacy": (["src/unskew/privacy"], ["tests/privacy"]),
     "methods": (
@@ -93,7 +96,7 @@ def _parse() -> argparse.Namespace:
 def _try_room(tree: Path, room: str, options: argparse.Namespace, ends: float) -> Iterator[Outcome]:
     sources, tests = ROOMS[room]
     began = time.monotonic()
-    if not _passes(tree, tests, tree.parent / "numba", 3600.0):
+    if not _passes(tree, tests, 3600.0):
         print((tree.parent / "pytest.log").read_text()[-3000:], file=sys.stderr)
         sys.exit(f"The tests of {room} fail before any mistake is planted: {' '.join(tests)}")
     limit = 60.0 + 3 * (time.monotonic() - began)
@@ -170,16 +173,13 @@ def _replacements(node: cst.CSTNode) -> Iterable[Any]:
 def _try(tree: Path, room: str, mutant: Mutant, tests: list[str], limit: float) -> Outcome:
     path, began = tree / mutant.path, time.monotonic()
     original = path.read_text()
-    # numba's cache notices changes of a function's own file, not of files it imports from.
-    cache = tree.parent / ("numba-mutant" if "numba" in original else "numba")
     path.write_text(mutant.source)
     try:
-        outcome = "survived" if _passes(tree, tests, cache, limit) else "killed"
+        outcome = "survived" if _passes(tree, tests, limit) else "killed"
     except subprocess.TimeoutExpired:
         outcome = "timeout"
     finally:
         path.write_text(original)
-        shutil.rmtree(tree.parent / "numba-mutant", ignore_errors=True)
     lines = (text.splitlines() for text in (original, mutant.source))
     diff = "\n".join([*difflib.unified_diff(*lines, n=0, lineterm="")][3:])
     print(f"{room}: {outcome:8s} {mutant.path}:{mutant.line}", flush=True)
@@ -188,11 +188,12 @@ def _try(tree: Path, room: str, mutant: Mutant, tests: list[str], limit: float) 
     return Outcome(room, mutant.path, mutant.line, outcome, time.monotonic() - began, diff)
 
 
-def _passes(tree: Path, tests: list[str], cache: Path, limit: float) -> bool:
+def _passes(tree: Path, tests: list[str], limit: float) -> bool:
     """Whether the tests pass; they and all they started are ended after ``limit`` seconds."""
     words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment["NUMBA_CACHE_DIR"] = str(cache)
+    # The cache is named by the kernels' sources (unskew.jit): a mutant never meets stale code.
+    environment["NUMBA_CACHE_DIR"] = str(tree.parent / "numba")
     with (tree.parent / "pytest.log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, *words],

@@ -11,6 +11,7 @@ import pytest
 from evaluation_twins import as_lists, make_interactions
 
 from unskew.evaluation import PROTOCOLS, EvaluationProtocol, prepare
+from unskew.rng import Purpose, below, stream, value
 from unskew.types import Float32, Int64, Interactions, Split, UnskewError
 
 
@@ -291,3 +292,21 @@ def test_lastfm_repeats_put_most_test_pairs_into_other_rows() -> None:
 
 def test_filmtrust_has_the_published_size() -> None:
     assert shape(prepare(published("filmtrust", 10, True), "paper")) == (1002, 2042, 33372)
+
+
+def test_candidates_come_from_the_users_own_stream() -> None:
+    """These numbers are part of every sampled metric that was ever published."""
+    rows = [(user, item, item) for user in range(3) for item in range(user, 200, 3)]
+    rules = EvaluationProtocol("few", True, "leave-one-out", "training", True, candidates=5)
+    split = prepare(make_interactions(rows), rules, seed=7)
+    for user in range(3):
+        known = set(split.seen.of(user).tolist())
+        known |= {int(split.validation.of(user)[0]), int(split.test.of(user)[0])}
+        state = np.uint64(stream(7, 0, user, int(Purpose.CANDIDATES)))
+        drawn, counter = list[int](), 0
+        while len(drawn) < 5:
+            item = below(np.uint64(value(state, counter)), split.n_items)
+            counter += 1
+            if item not in known and item not in drawn:
+                drawn.append(item)
+        assert split.sampled[user].tolist() == drawn

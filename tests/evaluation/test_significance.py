@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from unskew.evaluation import holm, mean_interval, paired_test, wilson_interval
+from unskew.rng import Purpose, generator
 
 
 def test_paired_test_by_hand() -> None:
@@ -69,3 +70,48 @@ def test_other_values_get_students_interval() -> None:
     low, high = stats.t.interval(0.95, 3, loc=values.mean(), scale=stats.sem(values))
     assert mean_interval(values) == pytest.approx((0.4, low, high))
     assert math.isnan(mean_interval(np.array([])).mean)
+
+
+@pytest.mark.parametrize(("n_users", "seed"), [(9, 0), (600, 0), (1000, 3)])
+def test_the_bootstrap_interval_is_the_middle_95_percent_of_2000_means(
+    n_users: int, seed: int
+) -> None:
+    """Of means over users drawn with replacement from their own stream, in blocks or not."""
+    a = np.random.default_rng(n_users).random(n_users)
+    result = paired_test(a, np.zeros(n_users), seed)
+    draws = generator(seed, Purpose.BOOTSTRAP).integers(n_users, size=(2000, n_users))
+    means = np.sort(a[draws].mean(axis=1))
+    assert result.ci_low == pytest.approx(np.quantile(means, 0.025), abs=1e-12)
+    assert result.ci_high == pytest.approx(np.quantile(means, 0.975), abs=1e-12)
+    inside = (means >= result.ci_low) & (means <= result.ci_high)
+    assert np.count_nonzero(inside) == 1900
+
+
+def test_the_bootstrap_interval_covers_95_percent() -> None:
+    """About 1.96 standard errors at either side; an interval of 90 % would have 1.64."""
+    a = np.random.default_rng(2).normal(size=2000)
+    result = paired_test(a, np.zeros(2000))
+    error = a.std(ddof=1) / math.sqrt(2000)
+    assert (result.ci_high - result.ci_low) / (2 * error) == pytest.approx(1.96, abs=0.1)
+    assert paired_test(a, np.zeros(2000), seed=1) != result
+
+
+def test_intervals_leave_out_what_is_missing() -> None:
+    values = np.array([0.1, np.nan, 0.4, 0.2, 0.9, np.nan])
+    assert mean_interval(values) == mean_interval(values[~np.isnan(values)])
+    assert mean_interval(np.array([0.5])) == (0.5, -math.inf, math.inf)
+    all_missing = mean_interval(np.array([np.nan]))
+    assert all(math.isnan(number) for number in all_missing)
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 5), (1, 5), (5, 5), (1, 1), (17, 400)])
+def test_wilsons_interval_against_scipy(hits: int, n: int) -> None:
+    reference = stats.binomtest(hits, n).proportion_ci(0.95, method="wilson")
+    expected = (hits / n, reference.low, reference.high)
+    assert wilson_interval(hits, n) == pytest.approx(expected, abs=1e-12)
+
+
+def test_holm_keeps_the_order_of_what_it_is_given() -> None:
+    """Sorted 0.001, 0.01, 0.02, 0.5: times 4, 3, 2, 1, and never below one before."""
+    assert holm([0.02, 0.5, 0.001, 0.01]) == pytest.approx([0.04, 0.5, 0.004, 0.03])
+    assert holm([0.01, 0.011, 0.011]) == pytest.approx([0.03, 0.03, 0.03])

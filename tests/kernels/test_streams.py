@@ -79,8 +79,9 @@ def test_streams_of_neighbouring_names_share_no_value() -> None:
 
 def test_the_purposes_keep_their_numbers() -> None:
     """They are part of every saved result."""
-    names = "INIT_ITEMS INIT_USER INIT_BUFFER COHORT NEGATIVES SHUFFLE_LOCAL SHUFFLE_PERSONAL"
-    assert [rng.Purpose[purpose].value for purpose in names.split()] == list(range(1, 8))
+    names = "INIT_ITEMS INIT_USER INIT_BUFFER COHORT NEGATIVES SHUFFLE_LOCAL SHUFFLE_PERSONAL "
+    names += "CANDIDATES NOISE DEMO_DATA AUDIT_DATA INIT_DENSE BOOTSTRAP"
+    assert [rng.Purpose[purpose].value for purpose in names.split()] == list(range(1, 14))
     assert len({int(purpose) for purpose in rng.Purpose}) == len(rng.Purpose.__members__)
 
 
