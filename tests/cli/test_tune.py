@@ -18,7 +18,7 @@ import pytest
 
 from conftest import cut_down
 from unskew.methods import METHODS, create
-from unskew.runs.space import Dimension, default_space, parse_space
+from unskew.runs.tuning import Dimension, default_space, parse_space
 from unskew.types import Interactions, UnskewError
 
 SPACE = "rank=1:4,learning_rate=0.001:0.1,dim=4|8"
@@ -174,7 +174,7 @@ def test_without_optuna_there_is_a_remedy(tmp_path: Path) -> None:
 def test_the_default_space_is_one_the_method_accepts(name: str) -> None:
     config = create(name).config
     for field, one in default_space(name).items():
-        assert one.holds(getattr(config, field)), (field, one)
+        assert one.contains(getattr(config, field)), (field, one)
         for value in one.choices or (one.low, one.high):
             create(name, **{field: int(value) if one.whole else value})
 

@@ -15,8 +15,7 @@ import pytest
 from unskew.engine import Federation
 from unskew.methods import create
 from unskew.privacy import LocalPrivacy
-from unskew.runs import RunSpec, run
-from unskew.runs.private import mechanism_of, uploads_of
+from unskew.runs import RunSpec, noise_mechanism, private_uploads, run
 from unskew.types import Cohort, Interactions, Split, UnskewError, Upload
 
 pytest.importorskip("dp_accounting")
@@ -114,7 +113,7 @@ def test_rows_of_rare_items_stay_home(tiny_split: Split) -> None:
     users = np.bincount(tiny_split.seen.items, minlength=tiny_split.n_items)
     least = int(np.median(users)) + 1
     spec = RunSpec("fedmf", ldp=LocalPrivacy(noise=0.0, least_users=least))
-    device = uploads_of(spec, tiny_split, mechanism_of(spec, tiny_split))
+    device = private_uploads(spec, tiny_split, noise_mechanism(spec, tiny_split))
     seen: list[Upload] = []
 
     def look(upload: Upload, cohort: Cohort) -> Upload:

@@ -95,7 +95,7 @@ def test_other_data_is_refused_and_nothing_is_rewritten(saved, change, old):
 
 def test_a_run_without_a_checksum_goes_on_with_the_same_data(saved):
     spec, folder = saved
-    before = read_result(folder)["model_sha256"]
+    before = read_result(folder).model_sha256
     forget_checksum(folder)
     shutil.rmtree(folder / "seed-0")
     assert run(spec, spec.load(), out=folder, resume=True).summary()["model_sha256"] == before

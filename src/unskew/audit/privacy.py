@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,7 @@ from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy
 from unskew.ragged import owners
 from unskew.rng import Purpose, generator
-from unskew.runs.private import account, mechanism_of, uploads_of
-from unskew.runs.spec import RunSpec
+from unskew.runs import OnRound, RunSpec, noise_mechanism, privacy_account, private_uploads
 from unskew.types import Float32, Float64, Int64, Interactions, Rows, Split, UnskewError
 
 NOISES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
@@ -25,7 +24,6 @@ NOISES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 TARGETS = 150
 """Users attacked; enough for intervals of a few thousandths."""
 SPANS = ("one round", "whole run")
-OnRound = Callable[[int, dict[str, Any], int], None]
 
 
 def federated_methods() -> list[str]:
@@ -49,8 +47,8 @@ def audit_privacy(
             f"Choose one of {', '.join(federated_methods())}."
         )
     split, seed = prepare(interactions, spec.protocol), spec.seeds[0]
-    mechanism = mechanism_of(spec, split)
-    device, shadow_device = (uploads_of(spec, split, mechanism) for _ in range(2))
+    mechanism = noise_mechanism(spec, split)
+    device, shadow_device = (private_uploads(spec, split, mechanism) for _ in range(2))
     chosen = _chosen(split, targets, seed)
     popularity = np.bincount(split.seen.items, minlength=split.n_items)
     rarest = _rarest(spec, popularity)
@@ -92,7 +90,7 @@ def audit_privacy(
             secure["rare_items"] = _owners_found(server, split, rarest, popularity)
     private = {}
     if spec.ldp is not None and mechanism is not None:
-        private = {"privacy": account(spec.ldp, mechanism, federation, state.rows)}
+        private = {"privacy": privacy_account(spec, mechanism, federation, state.rows)}
     return {
         "method": spec.method,
         "settings": dict(spec.settings),

@@ -19,7 +19,7 @@ from unskew.audit.skew_clients import Client, solved, trained
 from unskew.engine import Federation
 from unskew.evaluation import prepare
 from unskew.ragged import select
-from unskew.runs.spec import RunSpec
+from unskew.runs import RunSpec
 from unskew.types import Bool, Cohort, Float64, Interactions, UnskewError
 
 Row = dict[str, Any]

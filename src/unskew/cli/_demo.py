@@ -36,7 +36,7 @@ def demo(
     json: Json = False,
 ) -> None:
     """Train on the embedded demo data under both protocols, and write a report."""
-    folders, summaries = [out / f"{method}-{protocol}" for method, protocol in STORY], []
+    folders, results = [out / f"{method}-{protocol}" for method, protocol in STORY], []
     for folder in folders:
         _check_ours(folder)
     for folder, (method, protocol) in zip(folders, STORY, strict=True):
@@ -46,13 +46,13 @@ def demo(
         options = [f"--set {key}={value}" for key, value in settings.items()]
         command = " ".join(["unskew run --method", method, "--protocol", protocol, *options])
         finished = run_with_progress(spec, folder, None, threads, command)
-        summaries.append(finished.summary())
+        results.append(finished.result())
     page = out / "report.html"
     write_report(folders, page)
     if json:
-        print_json({"runs": summaries, "report": str(page)})
+        print_json({"runs": [result.to_json() for result in results], "report": str(page)})
         return
-    print_figures(summaries)
+    print_figures(results)
     stdout.print(
         "Under `paper` the held-out item is ranked against 99 sampled items that training used as "
         "negatives while it never saw the held-out one; under `leak-free` all unseen items are "

@@ -6,11 +6,14 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from unskew.runs import Summary
 
 # Titles, labels and paths are printed as they are: "[/x]" and ":cat:" mean nothing in them.
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
@@ -72,10 +75,10 @@ def _stack(table: Table, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
                 table.add_row(column, cell)
 
 
-def mean_std(summary: Mapping[str, Any]) -> str:
-    """0.4846 ± 0.0031; a single seed has no deviation to show."""
-    text = f"{summary['mean']:.4f}"
-    return f"{text} ± {summary['std']:.4f}" if len(summary["values"]) > 1 else text
+def mean_std(summary: Summary) -> str:
+    """Format as 0.4846 ± 0.0031; a single seed has no deviation."""
+    text = f"{summary.mean:.4f}"
+    return f"{text} ± {summary.std:.4f}" if len(summary.values) > 1 else text
 
 
 def size(n_bytes: float) -> str:

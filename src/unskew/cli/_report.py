@@ -12,13 +12,14 @@ from unskew.cli._output import stderr, stdout
 from unskew.cli._pages import write_text
 from unskew.cli._remade import published, remade
 from unskew.report import Client, Extras, Listing, Pick, render
-from unskew.runs import read_result, read_rounds
-from unskew.runs.client import (
+from unskew.runs import (
     ClientView,
     client_view,
     has_client,
     has_model,
     median_client,
+    read_result,
+    read_rounds,
 )
 from unskew.types import UnskewError
 
@@ -57,7 +58,7 @@ def write_report(
     folders: Sequence[Path], out: Path, client: str | None = None, closely: bool = True
 ) -> None:
     """The page about runs; ``closely``: with one client's history and recommendations."""
-    runs = [{"summary": read_result(f), "rounds": read_rounds(f)} for f in folders]
+    runs = [{"summary": read_result(f).to_json(), "rounds": read_rounds(f)} for f in folders]
     extras = Extras(published(runs), _client(folders, runs, client) if closely else None)
     write_text(out, render(runs, extras=extras))
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from unskew.cli._options import Json
 from unskew.cli._output import mean_std, print_json, print_table, stdout
 from unskew.cli._pages import write_file
-from unskew.evaluation import holm, paired_test
 from unskew.methods import METHODS
-from unskew.runs import open_recommender, read_result, read_users, same_data
+from unskew.runs import compare_runs, open_recommender
 from unskew.types import UnskewError
 
 
@@ -22,90 +21,30 @@ def compare(
     json: Json = False,
 ) -> None:
     """Runs side by side, each against the first by a paired test over users."""
-    results = [read_result(folder) for folder in folders]
-    users = [read_users(folder) for folder in folders]
-    if metric not in users[0].columns:
-        known = ", ".join(name for name in users[0].columns if "@" in name)
-        raise UnskewError(f'There is no metric "{metric}"; choose one of {known}.')
-    tests = []
-    for at, theirs in enumerate(users[1:], 1):
-        _check_footing(folders[0], results[0], folders[at], results[at])
-        both = users[0].join(theirs, on="user", how="inner", suffix="_other")
-        if not len(both):
-            raise UnskewError("The runs have no user in common; compare runs on the same data.")
-        tests.append(paired_test(both[f"{metric}_other"].to_numpy(), both[metric].to_numpy()))
-    corrected = holm([test.p_value for test in tests])
-    rows = []
-    for i, (folder, result) in enumerate(zip(folders, results, strict=True)):
-        row = {
-            "run": str(folder),
-            **{key: result[key] for key in ("method", "protocol", "data")},
-            "hr@10": result["metrics"]["hr@10"],
-            "ndcg@10": result["metrics"]["ndcg@10"],
-            metric: result["metrics"].get(metric),
-        }
-        if i > 0:
-            test = tests[i - 1]
-            row |= {
-                "difference": test.difference,
-                "interval": [test.ci_low, test.ci_high],
-                "p_value": test.p_value,
-                "p_holm": float(corrected[i - 1]),
-                "users": test.n_users,
-                "wins": test.wins,
-                "losses": test.losses,
-            }
-        rows.append(row)
+    runs = compare_runs(folders, metric)
     if json:
-        print_json({"metric": metric, "runs": rows})
+        print_json({"metric": metric, "runs": [run.to_json(metric) for run in runs]})
         return
-    print_table(
-        [
-            "run",
-            "method",
-            "protocol",
-            "HR@10",
-            "NDCG@10",
-            f"Δ {metric}",
-            "95 % interval",
-            "p (Holm)",
-        ],
-        [
-            [
-                row["run"],
-                row["method"],
-                row["protocol"],
-                mean_std(row["hr@10"]),
-                mean_std(row["ndcg@10"]),
-                f"{row['difference']:+.4f}" if i else "–",
-                f"{row['interval'][0]:+.4f} … {row['interval'][1]:+.4f}" if i else "–",
-                (f"{row['p_holm']:.3g}" if row["p_holm"] >= 1e-4 else "<0.0001") if i else "–",
-            ]
-            for i, row in enumerate(rows)
-        ],
-    )
-    if tests:
+    columns = ["run", "method", "protocol", "HR@10", "NDCG@10"]
+    columns += [f"Δ {metric}", "95 % interval", "p (Holm)"]
+    rows = []
+    for run in runs:
+        figures = [mean_std(run.result.metrics[name]) for name in ("hr@10", "ndcg@10")]
+        rows.append([str(run.folder), run.result.method, run.result.protocol, *figures])
+        if run.test is None or run.p_holm is None:
+            rows[-1] += ["–", "–", "–"]
+            continue
+        rows[-1] += [
+            f"{run.test.difference:+.4f}",
+            f"{run.test.ci_low:+.4f} … {run.test.ci_high:+.4f}",
+            f"{run.p_holm:.3g}" if run.p_holm >= 1e-4 else "<0.0001",
+        ]
+    print_table(columns, rows)
+    if len(rows) > 1:
         stdout.print(
             f"Differences are {metric} minus the first run's, paired over users "
             "(Wilcoxon signed-rank, Holm-corrected; bootstrap interval)."
         )
-
-
-def _check_footing(
-    first: Path, result: dict[str, Any], other: Path, their_result: dict[str, Any]
-) -> None:
-    """A paired test needs the same held-out items, ranked in the same way: one protocol, and the
-    same split, known by its checksum or else by the data's name."""
-    for key in ("protocol", "ranking", "data"):
-        theirs, ours = their_result[key], result[key]
-        same = same_data(first, other) if key == "data" else None
-        if same is False or (same is None and theirs != ours):
-            found = f"{key} {theirs}, the first run has {ours}"
-            if theirs == ours:
-                found = f"{key} {theirs} as the first run, but with other rows"
-            raise UnskewError(
-                f"{other} has {found}; only runs on the same footing can be compared."
-            )
 
 
 def recommend(

@@ -6,6 +6,7 @@ import math
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from unskew.cli._output import mean_std, print_json, print_table, size, stderr, 
 from unskew.cli._progress import DownloadProgress, RoundProgress
 from unskew.kernels import set_threads
 from unskew.methods import preset as preset_of
-from unskew.runs import Run, RunSpec, read_spec, read_toml
+from unskew.runs import Result, Run, RunSpec, read_spec, read_toml
 from unskew.runs import run as run_spec
 
 LdpNoise = Annotated[
@@ -149,44 +150,44 @@ def run_with_progress(
 
 
 def _show(finished: Run, json: bool) -> None:
-    summary = finished.summary()
+    result = finished.result()
     if json:
-        print_json(summary)
+        print_json(result.to_json())
         return
-    print_figures([summary])
-    for note in summary["notes"]:
+    print_figures([result])
+    for note in result.notes:
         stdout.print(f"Note: {note}")
-    if "privacy" in summary:
-        for line in privacy_lines(summary["privacy"]):
+    if result.privacy is not None:
+        for line in privacy_lines(result.privacy):
             stdout.print(line)
-    seconds = summary["seconds_per_round"]
+    memory = "" if result.peak_rss_mb is None else f"peak memory {result.peak_rss_mb:.0f} MB, "
     stdout.print(
-        f"{seconds:.3g} s per round, peak memory "
-        f"{summary['peak_rss_mb']:.0f} MB, per client and round {size(summary['bytes_up'])} up and "
-        f"{size(summary['bytes_down'])} down."
+        f"{result.seconds_per_round:.3g} s per round, {memory}per client and round "
+        f"{size(result.bytes_up or 0)} up and {size(result.bytes_down or 0)} down."
     )
     stdout.print(f"Run: {finished.folder}")
 
 
-def print_figures(summaries: list[dict[str, Any]]) -> None:
-    """The table a run ends with: the best validation round, the last one, and the sampled view."""
+def print_figures(results: list[Result]) -> None:
+    """Print the table a run ends with: best validation round, last round, sampled candidates."""
     rows = []
-    for summary in summaries:
-        best = ",".join(map(str, sorted(set(summary["best_rounds"]))))
-        last = summary["rounds"]
-        views = [(f"best round {best}", summary["ranking"], "metrics")]
-        views.append((f"last round {last}", summary["ranking"], "last_round"))
-        if summary["ranking"].startswith("all"):
-            views.append((f"best round {best}", "99 sampled candidates", "sampled99"))
-        for i, (round, ranking, part) in enumerate(views):
-            names = [summary["method"], summary["protocol"]] if i == 0 else ["", ""]
-            figures = [mean_std(summary[part][metric]) for metric in ("hr@10", "ndcg@10")]
+    for result in results:
+        best = f"best round {','.join(map(str, sorted(set(result.best_rounds))))}"
+        views = [
+            (best, result.ranking, result.metrics),
+            (f"last round {result.rounds}", result.ranking, result.last_round),
+        ]
+        if result.ranking.startswith("all"):
+            views.append((best, "99 sampled candidates", result.sampled99))
+        for i, (round, ranking, metrics) in enumerate(views):
+            names = [result.method, result.protocol] if i == 0 else ["", ""]
+            figures = [mean_std(metrics[name]) for name in ("hr@10", "ndcg@10")]
             rows.append([*names, round, ranking, *figures])
-    first = summaries[0]
+    first = results[0]
     print_table(
         ["method", "protocol", "round", "ranked", "HR@10", "NDCG@10"],
         rows,
-        title=f"{Path(first['data']).name}: {first['users']:,} users, {first['items']:,} items",
+        title=f"{Path(first.data).name}: {first.users:,} users, {first.items:,} items",
     )
 
 
@@ -207,7 +208,7 @@ def gather_ldp(
     return {k: v for k, v in zip(names, values, strict=True) if v is not None}
 
 
-def privacy_lines(account: dict[str, Any]) -> list[str]:
+def privacy_lines(account: Mapping[str, Any]) -> list[str]:
     """A private run's account in words: what was done, the paper's epsilon, the guarantee."""
     clip = account["clip"]
     bound = "" if clip is None else f", uploads clipped to {account['norm']} norm {clip:g}"

@@ -20,8 +20,16 @@ from unskew.kernels import set_threads
 from unskew.report._charts import ticks
 from unskew.report.palette import palette
 from unskew.runs import RunSpec
-from unskew.runs.space import Dimension, default_space, parse_space
-from unskew.runs.tuning import Search, Trial, best_of, config_text, import_optuna
+from unskew.runs.tuning import (
+    Dimension,
+    Search,
+    Trial,
+    best_trial,
+    config_text,
+    default_space,
+    import_optuna,
+    parse_space,
+)
 from unskew.runs.tuning import tune as search_settings
 from unskew.types import UnskewError
 
@@ -98,7 +106,7 @@ def tune(
     except KeyboardInterrupt:
         stderr.print(f"Stopped; the same command goes on, or see {shlex.quote(str(folder))}.")
         raise
-    best = best_of(done)
+    best = best_trial(done)
     _keep(folder, search, done)
     if json:
         print_json(
@@ -138,7 +146,7 @@ def _told(trial: Trial, every: list[Trial]) -> str:
 def _keep(folder: Path, search: Search, every: list[Trial]) -> None:
     """The best settings and the picture as they are now: a stopped search leaves them too."""
     if any(trial.value is not None for trial in every):
-        write_text(folder / "best.toml", config_text(search, best_of(every)))
+        write_text(folder / "best.toml", config_text(search, best_trial(every)))
         write_text(folder / "search.svg", picture(search, every))
 
 
@@ -146,7 +154,7 @@ def picture(search: Search, trials: Sequence[Trial]) -> str:
     """An SVG: the trials in order with the best so far, and each setting against the value."""
     valued = [(trial, trial.value) for trial in trials if trial.value is not None]
     top = ticks(max(value for _, value in valued))
-    best = best_of(list(trials))
+    best = best_trial(list(trials))
     colour = palette(search.spec.method)
     order = Dimension(0, max(1, max(trial.number for trial in trials)), whole=True)
     places = [(float(trial.number), value, trial is best) for trial, value in valued]

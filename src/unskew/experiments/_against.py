@@ -13,8 +13,7 @@ from typing import Any
 from unskew.evaluation import holm, paired_test
 from unskew.experiments._reproduce import Cell
 from unskew.methods import METHODS
-from unskew.runs.runner import read_spec
-from unskew.runs.saved import read_users
+from unskew.runs import read_spec, read_users
 
 METRIC = "ndcg@10"
 DATA = ("filmtrust", "ml-100k", "ml-1m", "lastfm-2k", "ml-latest-small")

@@ -1,22 +1,50 @@
-"""Whole runs: specify, train, save, reopen, tune and recommend."""
+"""Whole runs: specify, train, save, reopen, compare, tune and recommend."""
 
+from unskew.runs.comparison import compare_runs
 from unskew.runs.recommender import Recommender
-from unskew.runs.results import summarise
-from unskew.runs.runner import Run, read_spec, run
+from unskew.runs.results import Result, SeedOutcome, Summary, peak_memory_mb, summaries, summarise
+from unskew.runs.runner import (
+    OnRound,
+    Run,
+    noise_mechanism,
+    privacy_account,
+    private_uploads,
+    run,
+)
 from unskew.runs.saved import (
+    ClientView,
+    client_view,
+    has_client,
+    has_model,
+    median_client,
     open_recommender,
     read_result,
     read_rounds,
+    read_spec,
     read_users,
     same_data,
 )
 from unskew.runs.spec import RunSpec, read_toml
 
 __all__ = [
+    "ClientView",
+    "OnRound",
     "Recommender",
+    "Result",
     "Run",
     "RunSpec",
+    "SeedOutcome",
+    "Summary",
+    "client_view",
+    "compare_runs",
+    "has_client",
+    "has_model",
+    "median_client",
+    "noise_mechanism",
     "open_recommender",
+    "peak_memory_mb",
+    "privacy_account",
+    "private_uploads",
     "read_result",
     "read_rounds",
     "read_spec",
@@ -24,5 +52,6 @@ __all__ = [
     "read_users",
     "run",
     "same_data",
+    "summaries",
     "summarise",
 ]

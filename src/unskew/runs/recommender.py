@@ -1,23 +1,24 @@
-"""Recommendations from a trained federation: for a user, for everyone, for a newcomer."""
+"""Recommend from a trained federation: to one user, to all users, to a newcomer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from unskew.engine import CHUNK, Checkpoints, Devices, Federation
+from unskew.engine import CHUNK, Devices
 from unskew.evaluation import best_unseen
 from unskew.ragged import select
 from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewError
 
 
 class Recommender:
-    """A model and the catalogue it was trained on. Training items are never recommended; held-out
-    items are open again, as they would be in use."""
+    """A model and the catalogue it was trained on.
+
+    Training items are never recommended. Held-out items may be, as they would be in use.
+    """
 
     def __init__(self, method: Method, split: Split, devices: Devices, seed: int) -> None:
         self._method, self._split = method, split
@@ -26,7 +27,7 @@ class Recommender:
         self._item_number = {label: n for n, label in enumerate(split.item_ids)}
 
     def recommend(self, user: str, k: int = 10) -> list[dict[str, Any]]:
-        """The best ``k`` items the user has not had, with the local model of its last round."""
+        """The ``k`` best unseen items of a user, by the user's model of its last round."""
         if user not in self._user_number:
             example = self._split.user_ids[0]
             raise UnskewError(
@@ -34,17 +35,17 @@ class Recommender:
             )
         users = np.array([self._user_number[user]])
         scores = self._scores(users)
-        return self._named(best_unseen(scores, select(self._split.seen, users), k)[0], scores[0])
+        return self._listing(best_unseen(scores, select(self._split.seen, users), k)[0], scores[0])
 
     def recommend_all(self, k: int = 10) -> pl.DataFrame:
-        """user, rank, item, title, score: ``k`` rows for every user, in one table."""
+        """A table with ``k`` rows for every user: user, rank, item, title, score."""
         frames = []
-        for users in _chunks(self._split.n_users):
+        for low in range(0, self._split.n_users, CHUNK):
+            users = np.arange(low, min(low + CHUNK, self._split.n_users))
             scores = self._scores(users)
             top = best_unseen(scores, select(self._split.seen, users), k)
-            kept = top >= 0
-            row, rank = np.nonzero(kept)
-            items = top[kept]
+            row, rank = np.nonzero(top >= 0)
+            items = top[row, rank]
             frames.append(
                 pl.DataFrame(
                     {
@@ -59,8 +60,10 @@ class Recommender:
         return pl.concat(frames)
 
     def fold_in(self, items: Sequence[str], k: int = 10) -> list[dict[str, Any]]:
-        """Recommendations for somebody new who has had ``items``, in this order; the global items
-        stay frozen, as the members who came last have them."""
+        """Recommend to a new user who has had ``items``, in this order.
+
+        The newcomer fits a user vector to the latest global items, which do not change.
+        """
         for item in items:
             if item not in self._item_number:
                 example = self._split.item_ids[0]
@@ -76,10 +79,10 @@ class Recommender:
         cohort = Cohort(newcomer, history, seen, n_items, self._seed, 1)
         download = self._devices.downloads[int(self._devices.version.max())]
         scores = self._method.score(download, self._method.fold_in(download, private, cohort))
-        return self._named(best_unseen(scores, seen, k)[0], scores[0])
+        return self._listing(best_unseen(scores, seen, k)[0], scores[0])
 
     def _scores(self, users: Int64) -> Float32:
-        """Each user's scores, with the items it downloaded last."""
+        """Scores of all items for each user, with the items that the user downloaded last."""
         scores = np.empty((len(users), self._split.n_items), np.float32)
         for version in np.unique(self._devices.version[users]):
             chosen = np.flatnonzero(self._devices.version[users] == version)
@@ -90,7 +93,7 @@ class Recommender:
     def _title(self, item: int) -> str:
         return (self._split.titles or self._split.item_ids)[item]
 
-    def _named(self, top: Any, scores: Float32) -> list[dict[str, Any]]:
+    def _listing(self, top: Any, scores: Float32) -> list[dict[str, Any]]:
         return [
             {
                 "rank": rank,
@@ -101,18 +104,3 @@ class Recommender:
             for rank, item in enumerate(top.tolist(), 1)
             if item >= 0
         ]
-
-
-def _chunks(n_users: int) -> Iterator[Int64]:
-    for low in range(0, n_users, CHUNK):
-        yield np.arange(low, min(low + CHUNK, n_users))
-
-
-def saved_recommender(folder: Path, federation: Federation) -> Recommender:
-    """The model of a saved seed's best validation round."""
-    state = Checkpoints(folder / f"seed-{federation.seed}" / "state").load(federation)
-    if state is None:
-        raise UnskewError(
-            f"The run in {folder} has no model yet; `unskew resume {folder}` trains it."
-        )
-    return Recommender(federation.method, federation.split, state.best_devices, federation.seed)

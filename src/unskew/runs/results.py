@@ -1,35 +1,41 @@
-"""What a run found: per seed, and over seeds as mean, standard deviation and values."""
+"""The figures of a run: per seed, and over seeds as a value that JSON files hold."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import platform
 import statistics
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from unskew.engine import State, model_checksum
 from unskew.evaluation import coverage, popularity
-from unskew.types import Float64, Split
-
-Summary = dict[str, dict[str, Any]]
+from unskew.types import Float64, Split, UnskewError
 
 
 @dataclass(frozen=True)
 class SeedOutcome:
-    """One seed's figures. ``best`` is the round with the best validation NDCG@10."""
+    """The figures of one seed. ``best`` is the round with the best validation NDCG@10."""
 
     seed: int
     best_round: int
     rows: list[dict[str, Any]]
+    """One row per round."""
     best: dict[str, float]
     last: dict[str, float]
     best_sampled: dict[str, float]
     last_sampled: dict[str, float]
     per_user: dict[tuple[str, str], dict[str, Float64]]
-    """Keyed by (round: best or last, ranking: all or sampled)."""
+    """Metrics of every user, by (round: best or last, ranking: all or sampled)."""
     model_sha256: str
 
 
-def outcome_of(seed: int, state: State, split: Split) -> SeedOutcome:
+def seed_outcome(seed: int, state: State, split: Split) -> SeedOutcome:
+    """Collect the figures of a trained seed."""
     boards = {"best": state.best_scoreboard, "last": state.scoreboard}
     means = {}
     for name, board in boards.items():
@@ -54,20 +60,146 @@ def outcome_of(seed: int, state: State, split: Split) -> SeedOutcome:
     )
 
 
-def summarise(values: list[dict[str, float]]) -> Summary:
-    """Mean, standard deviation and the values themselves, per metric."""
-    return {
-        metric: {
-            "mean": statistics.fmean(v[metric] for v in values),
-            "std": statistics.stdev([v[metric] for v in values]) if len(values) > 1 else 0.0,
-            "values": [v[metric] for v in values],
-        }
-        for metric in values[0]
-    }
+@dataclass(frozen=True)
+class Summary:
+    """A metric over seeds: mean, standard deviation (0 for a single seed) and the values."""
+
+    mean: float
+    std: float
+    values: tuple[float, ...]
+
+    @staticmethod
+    def over(values: Sequence[float]) -> Summary:
+        std = statistics.stdev(values) if len(values) > 1 else 0.0
+        return Summary(statistics.fmean(values), std, tuple(values))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"mean": self.mean, "std": self.std, "values": list(self.values)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Summary:
+        return Summary(values["mean"], values["std"], tuple(values["values"]))
 
 
-def per_client(outcomes: list[SeedOutcome], field: str) -> float:
+Summaries = Mapping[str, Summary]
+"""A summary for every metric."""
+
+
+def summaries(seeds: Sequence[Mapping[str, float]]) -> dict[str, Summary]:
+    """Summarise every metric over seeds."""
+    return {metric: Summary.over([seed[metric] for seed in seeds]) for metric in seeds[0]}
+
+
+def summarise(seeds: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
+    """Summarise every metric over seeds, as JSON."""
+    return {metric: one.to_json() for metric, one in summaries(seeds).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The figures of a finished run: what ``--json`` prints and ``result.json`` holds."""
+
+    method: str
+    settings: Mapping[str, Any]
+    data: str
+    protocol: str
+    seeds: Sequence[int]
+    rounds: int
+    best_rounds: Sequence[int]
+    """The round with the best validation NDCG@10, per seed."""
+    ranking: str
+    """What held-out items are ranked among: all unseen items, or 99 sampled candidates."""
+    users: int
+    items: int
+    metrics: Summaries
+    """Test metrics at the best round, ranked as ``ranking`` says."""
+    last_round: Summaries
+    sampled99: Summaries
+    """Test metrics at the best round among 99 sampled candidates."""
+    sampled99_last_round: Summaries | None = None
+    seconds_per_round: float
+    """Median over rounds and seeds."""
+    peak_rss_mb: float | None = None
+    """Peak memory of the process; None if the system does not say."""
+    bytes_up: float | None = None
+    """Bytes that a client uploads in a round it takes part in, on average."""
+    bytes_down: float | None = None
+    model_sha256: str | None = None
+    """Checksum of the models of all seeds."""
+    model_sha256_per_seed: Sequence[str] | None = None
+    versions: Mapping[str, str]
+    command: str
+    notes: Sequence[str]
+    run_dir: str | None = None
+    privacy: Mapping[str, Any] | None = None
+    """The privacy account, if uploads are noisy or clipped."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object. ``privacy`` and figures of earlier versions are left out where unknown."""
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in _SUMMARIES and value is not None:
+                value = {metric: summary.to_json() for metric, summary in value.items()}
+            if value is not None or field.name in _NULLABLE:
+                values[field.name] = value
+        return values
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any], where: object) -> Result:
+        """Read a JSON object; ``where`` names its file in errors."""
+        fields = {field.name: field for field in dataclasses.fields(Result)}
+        for name, field in fields.items():
+            if name not in values and field.default is dataclasses.MISSING:
+                raise UnskewError(f'{where} has no "{name}"; restore it or run again.')
+        for name in values:
+            if name not in fields:
+                raise UnskewError(
+                    f'{where} has "{name}", which results do not have; restore it or run again.'
+                )
+        read = dict(values)
+        for name in _SUMMARIES & read.keys():
+            try:
+                table = read[name].items()
+                read[name] = {metric: Summary.from_json(one) for metric, one in table}
+            except (AttributeError, KeyError, TypeError):
+                raise UnskewError(
+                    f'"{name}" of {where} must have mean, std and values for every metric; '
+                    "restore it or run again."
+                ) from None
+        return Result(**read)
+
+
+_SUMMARIES = frozenset({"metrics", "last_round", "sampled99", "sampled99_last_round"})
+_NULLABLE = frozenset({"run_dir", "peak_rss_mb"})
+"""Written as null where there is no value."""
+
+
+def bytes_per_client(outcomes: Sequence[SeedOutcome], field: str) -> float:
     """Bytes per participating client and round, averaged over rounds and seeds."""
     rows = [row for outcome in outcomes for row in outcome.rows]
     total, clients = (sum(row[name] for row in rows) for name in (field, "clients"))
     return float(total / clients)
+
+
+def combined_checksum(checksums: Sequence[str]) -> str:
+    """One checksum for a run: a single seed's own, or that of all seeds' in order."""
+    if len(checksums) == 1:
+        return checksums[0]
+    return hashlib.sha256("".join(checksums).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide figures."""
+    names = ("unskew", "numpy", "numba", "polars")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def peak_memory_mb() -> float | None:
+    """Peak resident memory of this process in MiB; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
