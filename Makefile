@@ -55,7 +55,7 @@ bench: $(READY)  ## speed ratios, measured in one run
 
 docs: $(DOCS)  ## the documentation site, in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "Open site/index.html"
+	@echo "Read it with: $(PYTHON) -m http.server -d site, then http://localhost:8000"
 
 flower-demo: $(FLOWER)  ## real processes on loopback with Flower, compared with the simulator
 	@$(BIN)/unskew deploy demo --out runs/flower-demo
