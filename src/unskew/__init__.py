@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unskew._api import fit, methods, open_run
+    from unskew._api import fit, list_methods, open_run
     from unskew.data import load
     from unskew.evaluation import prepare
     from unskew.runs import Recommender, Run, RunSpec
@@ -31,8 +31,8 @@ _HOME = {
     "UnskewError": "unskew.types",
     "Upload": "unskew.types",
     "fit": "unskew._api",
+    "list_methods": "unskew._api",
     "load": "unskew.data",
-    "methods": "unskew._api",
     "open_run": "unskew._api",
     "prepare": "unskew.evaluation",
 }
@@ -47,8 +47,8 @@ __all__ = [
     "UnskewError",
     "Upload",
     "fit",
+    "list_methods",
     "load",
-    "methods",
     "open_run",
     "prepare",
 ]

@@ -23,7 +23,7 @@ def fit(
 ) -> Run:
     """Train a federation and evaluate it.
 
-    ``data`` is what :func:`unskew.load` returned, or a name or path for it. ``settings`` are the
+    ``data`` is what `unskew.load` returned, or a name or path for it. ``settings`` are the
     method's own (``rounds=100``, ``dim=16`` ...). With ``out``, the run is saved there with
     checkpoints; otherwise everything stays in memory. ``result.metrics`` are the means over seeds
     at the round with the best validation NDCG@10; ``result.summary()`` has everything.
@@ -33,8 +33,8 @@ def fit(
     return run(spec, interactions, out=None if out is None else Path(out))
 
 
-def methods() -> dict[str, str]:
-    """Every method's name and what it is."""
+def list_methods() -> dict[str, str]:
+    """Name and one-line summary of every method."""
     return {name: method.summary for name, method in METHODS.items()}
 
 
