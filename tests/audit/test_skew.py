@@ -17,6 +17,7 @@ from unskew.audit import skew_formulas as formulas
 from unskew.audit.skew import VARIANTS, audit_skew
 from unskew.audit.skew_formulas import Bounds, Feedback
 from unskew.audit.skew_words import findings, skew_table
+from unskew.report import to_markdown
 from unskew.types import Float64, Interactions, UnskewError
 
 LINKS = ("logistic", "identity")
@@ -193,7 +194,7 @@ def test_the_step_by_step_bound_holds(audits: dict[str, dict[str, Any]]) -> None
 
 
 def test_the_words_say_where_an_assumption_fails(audits: dict[str, dict[str, Any]]) -> None:
-    table = skew_table(list(audits.values())).splitlines()
+    table = to_markdown(skew_table(list(audits.values()))).splitlines()
     assert len(table) == 2 + len(VARIANTS)
     assert len({line.count("|") for line in table}) == 1
     words = " ".join(findings(audits["clr"]))

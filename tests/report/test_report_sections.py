@@ -15,8 +15,7 @@ from unskew import report
 from unskew.cli._remade import remade
 from unskew.cli._report import report as report_command
 from unskew.cli._report import write_report
-from unskew.experiments import document, pooled, read_rows
-from unskew.experiments.tables import STORES
+from unskew.paper import STORES, document, read_results
 from unskew.report import Extras
 from unskew.runs import RunSpec, open_recommender, run
 from unskew.types import Interactions, UnskewError
@@ -130,8 +129,8 @@ def test_committed_rows_become_a_page_with_the_documents_tables() -> None:
     assert one["rounds"], "curves of some of its seeds are its curves"
     assert len({(row["method"], row["data"], row["protocol"]) for row in about}) == len(runs)
     page = Reader(report.render(runs, title, extra))
-    stores = {name: pooled(read_rows(RESULTS / f"{name}.jsonl")) for name in STORES}
-    lines = [line for line in document(stores).splitlines() if line.startswith("| fedmf |")]
+    text = document(read_results(RESULTS, STORES))
+    lines = [line for line in text.splitlines() if line.startswith("| fedmf |")]
     shown = [re.sub(r"\s", "", "".join(row)) for row in page.cells]
     for line in lines:
         bare = re.sub(r"[\s|·]", "", line)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from unskew.report import Table
+
 _COLUMNS = (
     "",
     "skew, of the gradient's pull",
@@ -19,25 +21,25 @@ _COLUMNS = (
 )
 
 
-def skew_table(rows: Sequence[dict[str, Any]]) -> str:
-    """A Markdown table: medians over all rounds and clients."""
-    lines = ["| " + " | ".join(_COLUMNS) + " |", "|---" * len(_COLUMNS) + "|"]
-    for row in rows:
-        m, lemma = row["median"], row["lemma"]
-        cells = [
-            row["variant"],
-            f"{m['skew']:.3g}, {m['skew_of_pull']:.1%}",
-            f"{m['scaling']:.3g} : {m['shift']:.3g}",
-            f"{row['correlation']:.2f}, {m['error']:.0%}",
-            f"{lemma['gamma_median']:.2f}, {lemma['gamma_largest']:.2f}" if lemma else "–",
-            f"{lemma['accumulated']:.3g}, {lemma['of_stepwise_bound']:.1%}" if lemma else "–",
-            f"{m['calibration']:.1%}, {m['calibration_cosine']:+.2f}" if _buffered(row) else "–",
-            f"{m['buffer']:.0%}, {m['buffer_cosine']:+.2f}" if _buffered(row) else "–",
-            f"{m['left']:.0%}" if m["left"] > 1e-4 else f"{m['left']:.0e}",
-            f"{m['off_optimum']:.1%}" if m["off_optimum"] > 1e-5 else f"{m['off_optimum']:.0e}",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def skew_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Medians over all rounds and clients, a row per variant."""
+    return Table.of(_COLUMNS, [_cells(row) for row in rows])
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    m, lemma = row["median"], row["lemma"]
+    return [
+        row["variant"],
+        f"{m['skew']:.3g}, {m['skew_of_pull']:.1%}",
+        f"{m['scaling']:.3g} : {m['shift']:.3g}",
+        f"{row['correlation']:.2f}, {m['error']:.0%}",
+        f"{lemma['gamma_median']:.2f}, {lemma['gamma_largest']:.2f}" if lemma else "–",
+        f"{lemma['accumulated']:.3g}, {lemma['of_stepwise_bound']:.1%}" if lemma else "–",
+        f"{m['calibration']:.1%}, {m['calibration_cosine']:+.2f}" if _buffered(row) else "–",
+        f"{m['buffer']:.0%}, {m['buffer_cosine']:+.2f}" if _buffered(row) else "–",
+        f"{m['left']:.0%}" if m["left"] > 1e-4 else f"{m['left']:.0e}",
+        f"{m['off_optimum']:.1%}" if m["off_optimum"] > 1e-5 else f"{m['off_optimum']:.0e}",
+    ]
 
 
 def findings(row: dict[str, Any]) -> Iterator[str]:

@@ -33,11 +33,11 @@ from unskew.cli._run import (
     LeastUsers,
     gather_ldp,
 )
-from unskew.experiments import read_rows
 from unskew.files import append_json_line
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
 from unskew.methods import preset as preset_of
+from unskew.paper import read_rows
 from unskew.privacy import LocalPrivacy
 from unskew.runs import RunSpec, read_spec
 from unskew.types import UnskewError

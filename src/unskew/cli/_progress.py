@@ -111,10 +111,10 @@ class RoundProgress(_Display):
 
 
 class CellProgress(_Display):
-    """Cells of tables: which is being run, for how long, and about how long the rest will take."""
+    """Cells of tables: which one runs, for how long, and about how long the rest will take."""
 
-    def __init__(self, cells: int) -> None:
-        self._cells = cells
+    def __init__(self, cells: int, mark: str = "") -> None:
+        self._cells, self._mark = cells, mark
         self._task: TaskID | None = None
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -133,9 +133,14 @@ class CellProgress(_Display):
             self._task = self._progress.add_task(name, total=self._cells, left="")
         self._progress.update(self._task, description=name)
 
-    def end(self, seconds_left: float) -> None:
+    def fail(self, message: str) -> None:
+        stderr.print(f"unskew: {message}", markup=False)
+
+    def end(self, name: str, done: int, seconds: float, seconds_left: float) -> None:
+        left = f"about {seconds_left / 60:.0f} min left"
+        line = f"{self._mark}{done}/{self._cells} {name}: {seconds:.0f} s, {left}"
+        stderr.print(line, markup=False)
         if self._task is not None:
-            left = f"about {seconds_left / 60:.0f} min left"
             self._progress.update(self._task, advance=1, left=left)
 
 

@@ -1,4 +1,4 @@
-"""The rows of `unskew reproduce` as what a report shows: runs, attacks, tables and charts."""
+"""Rows of `unskew reproduce` as the contents of a report: runs, attacks, tables and charts."""
 
 from __future__ import annotations
 
@@ -8,68 +8,61 @@ from typing import Any
 
 from unskew.audit.privacy import privacy_table
 from unskew.cli._privacy import tradeoff
-from unskew.experiments import paper_value, pooled, read_rows, run_of
-from unskew.experiments.tables import STORES, TABLES, Panel, Row, Stores, Table, in_order, plain
-from unskew.report import Chapter, Diagram, Exposure, Extras, Privacy
+from unskew.paper import EXHIBITS, STORES, Exhibit, Results, published_quality, read_results
+from unskew.paper.rows import row_identity
+from unskew.report import Chapter, Diagram, Exposure, Extras, Panel, Privacy, to_markdown
 from unskew.report._extras import Series
 from unskew.types import UnskewError
 
 TITLE = "Federated recommendation: the paper's tables, remade"
 _SHOWN_ABOVE = ("convergence",)
-"""Its charts are the page's learning curves."""
+"""Exhibits whose charts are the page's learning curves."""
 
 
-def remade(results: Path) -> tuple[str, list[dict[str, Any]], Extras]:
-    """A title, the main table's runs, and everything else the rows in a folder tell."""
-    kept = {name: read_rows(results / f"{name}.jsonl") for name in (*STORES, "privacy")}
-    quick = not any(not row.get("quick") for row in kept["main"])
-    stores: dict[str, list[Row]] = {
-        name: pooled([row for row in rows if bool(row.get("quick")) == quick or name == "privacy"])
-        for name, rows in kept.items()
-    }
-    runs = _runs(stores)
+def remade(folder: Path) -> tuple[str, list[dict[str, Any]], Extras]:
+    """A title, the main table's runs, and everything else the rows in a folder hold."""
+    results = read_results(folder, (*STORES, "privacy"))
+    quick = not results.runs
+    if quick:
+        results = read_results(folder, (*STORES, "privacy"), quick=True)
+    runs = _runs(results)
     if not runs:
         raise UnskewError(
-            f"There are no rows of the main table in {results}; `unskew reproduce main` makes them."
+            f"There are no rows of the main table in {folder}; `unskew reproduce main` makes them."
         )
-    used = [row for name, rows in stores.items() if name != "curves" for row in rows]
     extras = Extras(
         published(runs),
-        privacy=_privacy(stores["privacy"]),
-        chapters=[made for table in TABLES.values() if (made := _chapter(table, stores))],
-        commands=[one for row in used for one in dict.fromkeys(row["command"].splitlines())],
+        privacy=_privacy(results.of("privacy")),
+        chapters=[made for one in EXHIBITS.values() if (made := _chapter(one, results))],
+        commands=results.commands(),
     )
     mark = "QUICK RUN, figures that mean nothing. " if quick else ""
     return mark + TITLE, runs, extras
 
 
-def _runs(stores: Stores) -> list[dict[str, Any]]:
-    """Each method as it comes, once per data set and protocol, with its curves if they were
-    kept."""
-    curves = {run_of(row["command"]): row["curves"] for row in stores["curves"]}
+def _runs(results: Results) -> list[dict[str, Any]]:
+    """Default runs, once per method, data set and protocol, with their curves if kept."""
+    curves = {row.identity: row.validation["ndcg@10"] for row in results.curves}
     return [
-        {"summary": row, "rounds": _rounds(curves.get(run_of(row["command"].splitlines()[0])))}
-        for row in plain(in_order(stores["main"]))
+        {"summary": row.record, "rounds": _rounds(curves.get(row_identity(row.record), []))}
+        for row in results.default_runs()
     ]
+
+
+def _rounds(values: Sequence[float]) -> dict[int, list[dict[str, Any]]]:
+    """The mean curve as the rows of one seed."""
+    rows = [{"round": r, "validation": {"ndcg@10": value}} for r, value in enumerate(values, 1)]
+    return {0: rows} if rows else {}
 
 
 def published(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
     """The paper's figures for methods and data sets of these runs."""
     pairs = {(run["summary"]["method"], run["summary"]["data"]) for run in runs}
-    found = {pair: paper_value(*pair) for pair in pairs}
+    found = {pair: published_quality(*pair) for pair in pairs}
     return {pair: value for pair, value in found.items() if value is not None}
 
 
-def _rounds(curves: Row | None) -> dict[int, list[Row]]:
-    """The mean curve as the rows of one seed."""
-    if curves is None:
-        return {}
-    values = curves["validation"]["ndcg@10"]
-    rows = [{"round": r, "validation": {"ndcg@10": value}} for r, value in enumerate(values, 1)]
-    return {0: rows}
-
-
-def _privacy(rows: Sequence[Row]) -> list[Privacy]:
+def _privacy(rows: Sequence[dict[str, Any]]) -> list[Privacy]:
     """A study per data set and protocol."""
     studies = []
     for data, protocol in dict.fromkeys((row["data"], row["protocol"]) for row in rows):
@@ -84,24 +77,22 @@ def _privacy(rows: Sequence[Row]) -> list[Privacy]:
     return studies
 
 
-def _chapter(table: Table, stores: Stores) -> Chapter | None:
-    """A table that has rows, as the document has it."""
-    markdown = table.markdown(stores) if table.markdown is not None else ""
-    drawable = table.charts is not None and table.name not in _SHOWN_ABOVE
-    made = table.charts(stores) if table.charts is not None and drawable else {}
+def _chapter(exhibit: Exhibit, results: Results) -> Chapter | None:
+    """An exhibit that has rows. Pictures of embeddings have no axes and are left out."""
+    markdown = "\n\n".join(to_markdown(table) for table in exhibit.tables(results))
+    drawable = exhibit.charts(results) if exhibit.name not in _SHOWN_ABOVE else {}
     charts = {
         chart.title: [diagram for panel in chart.panels for diagram in _diagrams(panel)]
-        for chart in made.values()
-        # Pictures of embeddings have no axes to read anything from; they stay pictures.
+        for chart in drawable.values()
         if all(panel.x_label for panel in chart.panels)
     }
     if not markdown and not charts:
         return None
-    return Chapter(table.name, table.title, table.about, markdown, charts)
+    return Chapter(exhibit.name, exhibit.title, exhibit.about, markdown, charts)
 
 
 def _diagrams(panel: Panel) -> list[Diagram]:
-    """A panel; what it has on an axis at the right stands beside it."""
+    """A panel; bars on an axis at the right become a panel of their own."""
     beside = [] if panel.right is None else [panel._replace(series=(panel.right,), right=None)]
     return [
         Diagram(

@@ -12,10 +12,11 @@ from unskew.audit.skew_words import findings, skew_table
 from unskew.cli._options import DataDir, Json, Threads, parse_pairs
 from unskew.cli._output import print_json, stderr, stdout
 from unskew.cli._progress import DownloadProgress
-from unskew.experiments import read_rows
 from unskew.files import append_json_line
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
+from unskew.paper import read_rows
+from unskew.report import to_markdown
 from unskew.runs import RunSpec
 from unskew.types import UnskewError
 
@@ -84,7 +85,7 @@ def skew(
     if json:
         print_json({"audits": found})
         return
-    stdout.print(skew_table(found), markup=False, soft_wrap=True)
+    stdout.print(to_markdown(skew_table(found)), markup=False, soft_wrap=True)
     for row in found:
         stdout.print(f"\n{row['variant']}", style="bold")
         for sentence in findings(row):

@@ -1,0 +1,40 @@
+"""The paper's tables and figures: published figures, the cells behind every table, remaking all."""
+
+from unskew.paper.cells import fingerprint, missing_cells
+from unskew.paper.document import document, fill_table
+from unskew.paper.exhibits import EXHIBITS, STORES
+from unskew.paper.plan import DATASETS, Exhibit, Plan
+from unskew.paper.published import quality as published_quality
+from unskew.paper.reproduce import (
+    Job,
+    Places,
+    compare_methods,
+    figure_paths,
+    find_jobs,
+    run_jobs,
+    write_pages,
+)
+from unskew.paper.rows import Results, read_results, read_rows
+
+__all__ = [
+    "DATASETS",
+    "EXHIBITS",
+    "STORES",
+    "Exhibit",
+    "Job",
+    "Places",
+    "Plan",
+    "Results",
+    "compare_methods",
+    "document",
+    "figure_paths",
+    "fill_table",
+    "find_jobs",
+    "fingerprint",
+    "missing_cells",
+    "published_quality",
+    "read_results",
+    "read_rows",
+    "run_jobs",
+    "write_pages",
+]

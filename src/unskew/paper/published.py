@@ -1,0 +1,71 @@
+"""Figures that the PFedCLR paper prints, read from ``published.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+Pair = tuple[float, float]
+"""HR@10 and NDCG@10, or megabytes on a client and on the server."""
+
+
+@cache
+def figures() -> dict[str, Any]:
+    """The whole file, read once."""
+    text = files("unskew.paper").joinpath("published.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def quality(method: str, data: str) -> Pair | None:
+    """HR@10 and NDCG@10 in the main table; for FedMF with AF in the ablation table."""
+    return _pair("main", method, data) or _pair("ablation", method, data)
+
+
+def ablation(variant: str, data: str) -> Pair | None:
+    """HR@10 and NDCG@10 of a variant in the ablation table."""
+    return _pair("ablation", variant, data)
+
+
+def noise_strengths() -> list[float]:
+    """Strengths of the noise on PFedCLR's uploads, 0 first."""
+    return list(figures()["noise"]["strengths"])
+
+
+def quality_under_noise(method: str, data: str, strength: float) -> Pair | None:
+    """HR@10 and NDCG@10 with Laplace noise of this strength on uploads."""
+    by_strength = figures()["noise"].get(data) if method == "pfedclr" else None
+    if by_strength is not None and strength in noise_strengths():
+        return tuple(by_strength[noise_strengths().index(strength)])
+    with_and_without = figures()["noise_methods"].get(method)
+    if data != "ml-100k" or with_and_without is None or strength not in (0.0, 0.5):
+        return None
+    return tuple(with_and_without[strength > 0])
+
+
+def seconds_per_round(method: str, data: str) -> float | None:
+    """Seconds of the slowest client and the server in a round."""
+    found: float | None = _value("seconds", method, data)
+    return found
+
+
+def megabytes(method: str, data: str) -> Pair | None:
+    """Megabytes of parameters on a client and on the server."""
+    return _pair("megabytes", method, data)
+
+
+def dataset_size(data: str) -> tuple[int, int, int] | None:
+    """Users, items and interactions of a data set."""
+    found = figures()["datasets"].get(data)
+    return None if found is None else (found[0], found[1], found[2])
+
+
+def _pair(table: str, row: str, data: str) -> Pair | None:
+    found = _value(table, row, data)
+    return None if found is None else (found[0], found[1])
+
+
+def _value(table: str, row: str, data: str) -> Any:
+    columns, values = figures()["data"], figures()[table].get(row)
+    return None if values is None or data not in columns else values[columns.index(data)]

@@ -1,0 +1,256 @@
+"""Training round by round: convergence of every method, FedMF with aggregation that starts late or
+never (the paper's motivation), and paths of user vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from unskew.paper.cells import QUICK_ROUNDS, RunOrTask, Task
+from unskew.paper.cost import FORMULAS
+from unskew.paper.pictures import build_federation, picture_task, pictured_clients, place_in_plane
+from unskew.paper.plan import PROTOCOLS, Exhibit, Line, Plan
+from unskew.paper.rows import (
+    CurveRow,
+    Record,
+    Results,
+    data_place,
+    distinct,
+    most_seeds,
+    select,
+    sort_by_method,
+)
+from unskew.paper.variants import STYLE_KEYS, VARIANTS
+from unskew.report import Cell, Chart, Column, Panel, Series, Table
+from unskew.types import Float32, Split
+
+METRICS = ("hr@10", "ndcg@10")
+CONVERGED_SHARE = 0.95
+"""Share of a method's best figure at which it counts as converged."""
+MOTIVATION_ROUNDS = 140
+STANDARD_ROUNDS = 100
+AGGREGATION_STARTS = (0, 1, 20, 50, 100)
+"""Rounds in which aggregation starts, 0 for never. (The paper's text does not name its rounds.)"""
+PATHS: dict[str, tuple[str, dict[str, Any]]] = {
+    "FedMF w/o GA": ("fedmf", {"aggregate_from": 0}),
+    **VARIANTS,
+}
+"""Method and settings of the paths of user vectors."""
+_PATH_KEYS = {
+    **STYLE_KEYS,
+    "w/ GA (1-)": "fedmf",
+    "LT w/o GA": "fedmf alone",
+    "FedMF w/o GA": "fedmf alone",
+}
+"""Style key by label, so that a method looks the same in every chart."""
+Variants = Mapping[str, tuple[str, Mapping[str, Any]]]
+"""Method and settings by label."""
+
+
+def convergence_charts(results: Results) -> dict[str, Chart]:
+    """A chart per protocol, a panel per data set and metric, a line per method."""
+    charts, rows = {}, _convergence_rows(results)
+    for protocol in distinct(rows, "protocol"):
+        found = select(rows, protocol=protocol)
+        panels = [
+            Panel(f"{data}, {metric.upper()}", "round", metric.upper(), _lines(found, data, metric))
+            for data in distinct(found, "data")
+            for metric in METRICS
+        ]
+        chart = Chart(f"Convergence, protocol {protocol}", tuple(panels))
+        charts[f"convergence-{protocol}"] = chart
+    return charts
+
+
+def convergence_tables(results: Results) -> list[Table]:
+    """Per protocol: the round in which a method has converged."""
+    rows = _convergence_rows(results)
+    return [
+        _convergence_table(found, protocol)
+        for protocol in PROTOCOLS
+        if (found := select(rows, protocol=protocol))
+    ]
+
+
+def rounds_to(values: Sequence[float], share: float = CONVERGED_SHARE) -> int:
+    """The first round at this share of the best value."""
+    return next(at for at, value in enumerate(values, 1) if value >= share * max(values))
+
+
+def _convergence_rows(results: Results) -> list[CurveRow]:
+    rows = sort_by_method(results.curves)
+    return [row for row in rows if row.method in FORMULAS and not row.settings]
+
+
+def _convergence_table(rows: list[CurveRow], protocol: str) -> Table:
+    data = sorted(distinct(rows, "data"), key=data_place)
+    lines: list[Line] = []
+    for method in distinct(sorted(rows, key=lambda row: data_place(row.data)), "method"):
+        found = [most_seeds(select(rows, method=method, data=source)) for source in data]
+        lines.append([method, *(_converged(row) for row in found)])
+    heads = [Column(name, better="low") for name in data]
+    return Table.of(["method", *heads], lines, title=f"Protocol `{protocol}`")
+
+
+def _converged(row: CurveRow | None) -> Cell | None:
+    if row is None:
+        return None
+    values = row.test["ndcg@10"]
+    return Cell(f"{rounds_to(values)} / {len(values)}", rounds_to(values))
+
+
+def _lines(rows: Sequence[CurveRow], data: str, metric: str) -> tuple[Series, ...]:
+    return tuple(
+        Series(row.method, row.method, range(1, len(row.test[metric]) + 1), row.test[metric])
+        for row in select(rows, data=data)
+    )
+
+
+def motivation_cells(plan: Plan) -> list[RunOrTask]:
+    """FedMF with each start of aggregation, and the paths of its user vectors."""
+    rounds = 2 * QUICK_ROUNDS if plan.quick else MOTIVATION_ROUNDS
+    starts: Sequence[int] = (0, 1, 4) if plan.quick else AGGREGATION_STARTS
+    settings = [{"rounds": rounds, "aggregate_from": start} for start in starts]
+    variants = {_label(given["aggregate_from"]): ("fedmf", given) for given in settings}
+    cells: list[RunOrTask] = []
+    for source in plan.sources("filmtrust"):
+        for protocol in plan.protocols:
+            cells += [plan.cell("fedmf", source, protocol, **given) for given in settings]
+            cells.append(path_task("motivation", source, protocol, plan, variants))
+    return cells
+
+
+def motivation_tables(results: Results) -> list[Table]:
+    """Figures after the usual number of rounds and after the extra ones."""
+    lines: list[Line] = []
+    for row in _motivation_rows(results):
+        at = min(STANDARD_ROUNDS, len(row.test["hr@10"])) - 1
+        parts = (row.validation, row.test)
+        figures = [Cell.number(part[m][i], 3) for i in (at, -1) for part in parts for m in part]
+        lines.append([row.data, row.protocol, _label(row.settings["aggregate_from"]), *figures])
+    kinds = [f"{part} {m}" for part in ("validation", "test") for m in ("HR@10", "NDCG@10")]
+    ends = (f"round {STANDARD_ROUNDS}", "last round")
+    heads = ["data", "protocol", "FedMF", *(f"{kind}, {end}" for end in ends for kind in kinds)]
+    return [Table.of(heads, lines)] if lines else []
+
+
+def motivation_charts(results: Results) -> dict[str, Chart]:
+    """Curves of every start of aggregation, and the paths of user vectors."""
+    charts, rows = {}, _motivation_rows(results)
+    for data, protocol in dict.fromkeys((row.data, row.protocol) for row in rows):
+        found = select(rows, data=data, protocol=protocol)
+        panels = [
+            Panel(part, "round", metric.upper(), _start_lines(found, part, metric))
+            for part in ("validation", "test")
+            for metric in METRICS
+        ]
+        title = f"Aggregation from a later round on, {data}, protocol {protocol}"
+        charts[f"motivation-{data}-{protocol}"] = Chart(title, tuple(panels))
+    return charts | path_charts("motivation-paths", results.of("motivation"))
+
+
+def _label(start: int) -> str:
+    return "LT w/o GA" if start == 0 else f"w/ GA ({start}-)"
+
+
+def _motivation_rows(results: Results) -> list[CurveRow]:
+    rows = [row for row in results.curves if "aggregate_from" in row.settings]
+    return sorted(rows, key=lambda row: row.settings["aggregate_from"])
+
+
+def _start_lines(rows: Sequence[CurveRow], part: str, metric: str) -> tuple[Series, ...]:
+    lines = []
+    for row in rows:
+        start, values = row.settings["aggregate_from"], getattr(row, part)[metric]
+        key = {0: "fedmf alone", 1: "fedmf"}.get(start, _label(start))
+        lines.append(Series(_label(start), key, range(1, len(values) + 1), values))
+    return tuple(lines)
+
+
+def path_task(name: str, data: str, protocol: str, plan: Plan, variants: Variants) -> Task:
+    """The user vectors of some clients after every round, for each variant."""
+    methods = tuple(dict.fromkeys(method for method, _ in variants.values()))
+    return picture_task(name, data, protocol, plan, methods, partial(_paths, variants))
+
+
+def _paths(variants: Variants, split: Split, seed: int, quick: bool) -> Record:
+    """Paths of each client; those of one client are placed together to be comparable."""
+    clients = pictured_clients(split, quick)
+    vectors: dict[str, list[Float32]] = {}
+    for label, (method, settings) in variants.items():
+        federation = build_federation(split, method, settings, seed, quick)
+        state = federation.start()
+        vectors[label] = [state.devices.take(clients).p]
+        for _ in range(federation.method.config.rounds):
+            federation.step(state)
+            vectors[label].append(state.devices.take(clients).p)
+    panels = []
+    for at, client in enumerate(clients.tolist()):
+        paths = {label: [p[at] for p in steps] for label, steps in vectors.items()}
+        places = iter(place_in_plane(np.concatenate(list(paths.values())), seed, quick))
+        trails = {label: [next(places) for _ in path] for label, path in paths.items()}
+        panels.append({"client": client, "trails": trails})
+    return {"panels": panels}
+
+
+def path_charts(name: str, rows: Sequence[Record]) -> dict[str, Chart]:
+    """A chart per row, a panel per client, a trail per variant."""
+    return {
+        f"{name}-{row['data']}-{row['protocol']}": Chart(
+            f"Paths of user vectors (t-SNE), {row['data']}, protocol {row['protocol']}",
+            tuple(_path_panel(panel) for panel in row["panels"]),
+        )
+        for row in rows
+    }
+
+
+def _path_panel(points: Record) -> Panel:
+    series = []
+    for label, path in points["trails"].items():
+        xs, ys = zip(*path, strict=True)
+        series.append(Series(label, _PATH_KEYS.get(label, label), xs, ys, "trail"))
+    return Panel(f"client {points['client']}", "", "", tuple(series))
+
+
+def trajectory_tasks(plan: Plan) -> list[Task]:
+    """Paths under every variant of the ablation."""
+    return [
+        path_task("trajectory", source, protocol, plan, PATHS)
+        for source in plan.sources("filmtrust")
+        for protocol in plan.protocols
+    ]
+
+
+CONVERGENCE = Exhibit(
+    "convergence",
+    "Convergence",
+    "The round in which a method first has 95 % of its best test NDCG@10 / the rounds it had.",
+    "main",
+    lambda plan: plan.default_cells([*FORMULAS]),
+    convergence_tables,
+    convergence_charts,
+    curves=True,
+)
+MOTIVATION = Exhibit(
+    "motivation",
+    "Motivation",
+    "FedMF trained locally (LT) with global aggregation (GA) from some round on, or without; HR@10 "
+    "and NDCG@10 on validation and test.",
+    "motivation",
+    motivation_cells,
+    motivation_tables,
+    motivation_charts,
+    curves=True,
+)
+TRAJECTORY = Exhibit(
+    "trajectory",
+    "Paths of user vectors",
+    "t-SNE of some clients' vectors after every round; the larger mark is the last round. GA: "
+    "global aggregation.",
+    "trajectory",
+    trajectory_tasks,
+    charts=lambda results: path_charts("trajectory", results.of("trajectory")),
+)

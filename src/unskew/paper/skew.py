@@ -1,0 +1,107 @@
+"""The skew of user vectors, measured: the paper's lemmas, and what Step 2 removes."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from unskew.audit.skew import VARIANTS, audit_skew, skew_command
+from unskew.audit.skew_words import findings, skew_table
+from unskew.data import load
+from unskew.paper.cells import QUICK_ROUNDS, Task
+from unskew.paper.plan import Exhibit, Plan
+from unskew.paper.rows import Record, Results, data_place
+from unskew.report import Chart, Panel, Series, Table
+
+ROUNDS, CLIENTS = 15, 100
+"""Rounds trained and clients measured."""
+QUICK_CLIENTS = 20
+_STYLE_KEYS = {"af": "fedmf-af", "cf": "fedmf-cf", "clr": "pfedclr"}
+"""Variants drawn in the style of a method."""
+_MEASURES = {
+    "skew_of_pull": "skew a vector would meet",
+    "left_of_pull": "skew left after Step 2",
+}
+
+
+def skew_tasks(plan: Plan) -> list[Task]:
+    """An audit of every variant."""
+    rounds, clients = (QUICK_ROUNDS, QUICK_CLIENTS) if plan.quick else (ROUNDS, CLIENTS)
+    return [
+        _task(name, source, protocol, rounds, clients, plan.seeds[0])
+        for source in plan.sources("filmtrust")
+        for protocol in plan.protocols
+        for name in VARIANTS
+    ]
+
+
+def _task(name: str, data: str, protocol: str, rounds: int, clients: int, seed: int) -> Task:
+    def make(data_dir: Path | None) -> Record:
+        interactions = load(data, data_dir=data_dir)
+        audit = partial(audit_skew, name, data, interactions, protocol=protocol)
+        return audit(rounds=rounds, clients=clients, seed=seed)
+
+    command = skew_command(name, data, protocol, rounds, clients, seed)
+    return Task(command, (VARIANTS[name][0],), make)
+
+
+def skew_tables(results: Results) -> list[Table]:
+    """A table per data set and protocol, with findings in words about PFedCLR and FedRefit."""
+    tables = []
+    for (data, protocol), rows in _groups(results).items():
+        notes = [
+            f"**{row['variant']}**: {' '.join(findings(row))}"
+            for row in rows
+            if row["variant"] in ("clr", "fedrefit")
+        ]
+        title = f"{data}, protocol `{protocol}`, {len(rows[0]['by_round'])} rounds"
+        tables.append(skew_table(rows)._replace(title=title, notes=tuple(notes)))
+    return tables
+
+
+def skew_charts(results: Results) -> dict[str, Chart]:
+    """Skew before and after Step 2, round by round."""
+    charts = {}
+    for (data, protocol), rows in _groups(results).items():
+        panels = [
+            Panel(title, "round", "share of the gradient's pull", _lines(rows, measure))
+            for measure, title in _MEASURES.items()
+        ]
+        title = f"Skew of user vectors, {data}, protocol {protocol}"
+        charts[f"skew-{data}-{protocol}"] = Chart(title, tuple(panels))
+    return charts
+
+
+def _groups(results: Results) -> dict[tuple[str, str], list[Record]]:
+    """Rows by data set and protocol."""
+    rows = sorted(results.of("skew"), key=lambda row: data_place(row["data"]))
+    protocols = dict.fromkeys(row["protocol"] for row in rows)
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for protocol in protocols:
+        for row in rows:
+            if row["protocol"] == protocol:
+                groups.setdefault((row["data"], protocol), []).append(row)
+    return groups
+
+
+def _lines(rows: list[Record], measure: str) -> tuple[Series, ...]:
+    lines = []
+    for row in rows:
+        rounds = [line["round"] for line in row["by_round"]]
+        values = [line[measure] for line in row["by_round"]]
+        key = _STYLE_KEYS.get(row["variant"]) or str(row["method"])
+        lines.append(Series(row["variant"], key, rounds, values))
+    return tuple(lines)
+
+
+SKEW = Exhibit(
+    "skew",
+    "The skew of user vectors, measured",
+    "How far the gradient of a user's vector on the server's items is from that on its own, and "
+    "what of it is left after Step 2; the paper's formulas and lemmas beside it. Medians over "
+    "clients and rounds.",
+    "skew",
+    skew_tasks,
+    skew_tables,
+    skew_charts,
+)
