@@ -84,7 +84,7 @@ class _Locator(caching._CacheLocator):
 
     def __init__(self, function: Callable[..., Any], path: str) -> None:
         self._line = function.__code__.co_firstlineno
-        self._file_hash = hashlib.sha256(path.encode() + Path(path).read_bytes()).hexdigest()
+        self._file_hash = hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], path: str) -> _Locator:
