@@ -23,7 +23,7 @@ from numba.core import caching, config
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parent
-_MAX_FOLDERS = 4
+_MAX_FOLDERS = 16
 """Cache folders to keep in one place: the current one and those used last before it."""
 
 
