@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from unskew import data
-from unskew.data._named import cache_folder
+from unskew.data import cache_folder
 from unskew.evaluation import prepare
 from unskew.types import Split
 

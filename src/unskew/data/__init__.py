@@ -1,4 +1,4 @@
-"""Data: reading interactions by name or from any file, fetching published ones, counting them.
+"""Data: read interactions by name or from any file, download published data sets, count them.
 
 >>> from unskew import data
 >>> interactions = data.load("demo")
@@ -8,27 +8,43 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from unskew.data._checks import Rules, did_you_mean
 from unskew.data._demo import demo
 from unskew.data._download import Progress, fetch, verify
 from unskew.data._info import Statistics, info
-from unskew.data._named import cache_folder, data_folder, ratings_file, read_named
-from unskew.data._problems import Rules
-from unskew.data._registry import Source, find, sources
 from unskew.data._rows import to_interactions
+from unskew.data._sources import (
+    Source,
+    add_titles,
+    cache_folder,
+    data_folder,
+    find_source,
+    ratings_file,
+    read_source,
+    read_titles,
+    sources,
+)
 from unskew.data._tables import read_table
-from unskew.data._titles import read_titles, with_titles
 from unskew.types import Interactions, UnskewError
 
-__all__ = ["Source", "Statistics", "check_source", "fetch", "info", "load", "sources"]
+__all__ = [
+    "Source",
+    "Statistics",
+    "cache_folder",
+    "check_source",
+    "fetch",
+    "info",
+    "load",
+    "sources",
+]
 
-_LEAST_ROWS = 3
-"""One row to train on, one for validation, one for testing."""
+_MIN_USER_ROWS = 3
+"""Fewest rows of a user in a user's own file: one each for training, validation and testing."""
 
 
 def load(
@@ -41,36 +57,59 @@ def load(
     titles: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Interactions:
-    """All interactions of a data set known by name, or of a file.
+    """Read all interactions of a data set known by name, or of a file.
 
-    A name is looked up below ``data_dir`` (or ``$UNSKEW_DATA``), then in the cache, then fetched
+    A name is looked up below ``data_dir`` (or ``$UNSKEW_DATA``), then in the cache, then downloaded
     from its publisher. A path may be CSV, TSV or other delimited text, gzip of these, Parquet or
-    RecBole's ``.inter``; ``columns`` says which column is the ``user``, ``item``, ``rating`` and
+    RecBole's ``.inter``. ``columns`` says which column is the ``user``, ``item``, ``rating`` and
     ``timestamp`` where their names are unusual (None leaves one out on purpose).
 
-    Anything wrong in the file is an :class:`~unskew.types.UnskewError` that names the line, unless
+    Any problem in the file is an :class:`~unskew.types.UnskewError` that names the line, unless
     ``skip_bad_rows`` drops such rows and counts them in ``Interactions.notes``. ``min_user_rows``
-    replaces the source's own rule for who takes part; for a file without it, a user with fewer
+    replaces the data set's own minimum of rows per user. For a file without it, a user with fewer
     than three rows is an error, because nothing could be held out for it.
     """
     if min_user_rows is not None and min_user_rows < 1:
         raise UnskewError(f"min_user_rows is {min_user_rows}; it must be at least 1")
-    source = find(name_or_path) if isinstance(name_or_path, str) else None
+    source = find_source(name_or_path) if isinstance(name_or_path, str) else None
     if source is None:
-        interactions = _load_path(name_or_path, columns, skip_bad_rows, min_user_rows)
+        check_source(name_or_path)
+        path = Path(os.path.expanduser(name_or_path))
+        rules = Rules(
+            skip_bad_rows=skip_bad_rows,
+            min_user_rows=min_user_rows or _MIN_USER_ROWS,
+            refuse_short_users=min_user_rows is None or skip_bad_rows,
+        )
+        name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+        interactions = to_interactions(read_table(path), name, columns, rules)
     elif source.name == "demo":
         interactions = demo()
         if min_user_rows is not None:
             interactions = replace(interactions, min_user_rows=min_user_rows)
     else:
-        path = _find_file(source, data_dir, progress)
-        interactions = read_named(path, source, columns, skip_bad_rows, min_user_rows)
-    return interactions if titles is None else with_titles(interactions, read_titles(Path(titles)))
+        path = _find_ratings(source, data_dir, progress)
+        interactions = read_source(path, source, columns, skip_bad_rows, min_user_rows)
+    return interactions if titles is None else add_titles(interactions, read_titles(Path(titles)))
 
 
-def _find_file(
+def check_source(given: str | os.PathLike[str]) -> None:
+    """Raise an error unless ``given`` is a data set known by name or a file; nothing is read."""
+    path = Path(os.path.expanduser(given))
+    if (isinstance(given, str) and find_source(given)) or os.path.exists(path):
+        return
+    if path.name != str(given) or path.suffix:
+        raise UnskewError(f"{path}: no such file; check the path")
+    names = [source.name for source in sources()]
+    raise UnskewError(
+        f"{str(given)!r} is neither a file nor a known data set{did_you_mean(str(given), names)}; "
+        f"the known ones are {', '.join(names)}"
+    )
+
+
+def _find_ratings(
     source: Source, data_dir: str | os.PathLike[str] | None, progress: Progress | None
 ) -> Path:
+    """The ratings file: in the user's own folder, in the cache, or downloaded into the cache."""
     own = data_folder(data_dir, source.name)
     path = ratings_file(own, source) if own is not None else None
     if path is not None:
@@ -83,36 +122,3 @@ def _find_file(
         raise UnskewError(f"{cache}: the download holds no ratings file; delete the folder")
     verify(path.parent)
     return path
-
-
-def check_source(given: str | os.PathLike[str]) -> None:
-    """Refuse what is neither a data set known by name nor a file; nothing is read."""
-    path = Path(os.path.expanduser(given))
-    if (isinstance(given, str) and find(given)) or os.path.exists(path):
-        return
-    if path.name != str(given) or path.suffix:
-        raise UnskewError(f"{path}: no such file; check the path")
-    names = [source.name for source in sources()]
-    close = difflib.get_close_matches(str(given), names, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise UnskewError(
-        f"{str(given)!r} is neither a file nor a known data set{hint}; "
-        f"the known ones are {', '.join(names)}"
-    )
-
-
-def _load_path(
-    given: str | os.PathLike[str],
-    columns: Mapping[str, str | None] | None,
-    skip_bad_rows: bool,
-    min_user_rows: int | None,
-) -> Interactions:
-    path = Path(os.path.expanduser(given))
-    check_source(given)
-    rules = Rules(
-        skip_bad_rows=skip_bad_rows,
-        min_user_rows=min_user_rows or _LEAST_ROWS,
-        refuse_short_users=min_user_rows is None or skip_bad_rows,
-    )
-    name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
-    return to_interactions(read_table(path), name, columns, rules)

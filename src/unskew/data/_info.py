@@ -1,4 +1,4 @@
-"""The numbers by which a data set is recognised in papers."""
+"""The counts by which papers describe a data set."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy as np
 from unskew.types import Bool, Interactions
 
 _TICKS_PER_SECOND = ((10**11, 1), (10**14, 10**3), (10**17, 10**6))
-"""Below a median of this many ticks, so many ticks make a second; nanoseconds beyond the last."""
+"""(bound, ticks): a median timestamp below ``bound`` counts so many ticks per second; nanoseconds
+above the last bound."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Counts after the source's own rule: ratings above zero, users with enough rows. Repeated
-    (user, item) pairs count as often as they stand in the file, as in published tables."""
+    """Counts of the rows that take part: ratings above zero, users with enough rows. A repeated
+    (user, item) pair counts as often as it is in the file, as in published tables."""
 
     name: str
     n_users: int
@@ -35,13 +36,13 @@ class Statistics:
     last_time: str | None
     min_user_rows: int
     n_users_read: int
-    """Users, items and rows in the file before the rule."""
+    """Users, items and rows in the file, before any were left out."""
     n_items_read: int
     n_rows_read: int
 
 
 def info(interactions: Interactions) -> Statistics:
-    """Count what takes part under the data set's rule."""
+    """Count the rows, users and items that take part."""
     users, items = interactions.users, interactions.items
     keep: Bool = np.ones(len(users), np.bool_)
     if interactions.ratings is not None:
@@ -52,7 +53,7 @@ def info(interactions: Interactions) -> Statistics:
     n_users, n_rows = len(per_user), int(keep.sum())
     n_items = len(np.unique(items[keep]))
     pairs = users[keep].astype(np.int64) * len(interactions.item_ids) + items[keep]
-    first, last = _span(interactions, keep)
+    first, last = _date_range(interactions, keep)
     cells = n_users * n_items
     return Statistics(
         name=interactions.name,
@@ -74,16 +75,16 @@ def info(interactions: Interactions) -> Statistics:
     )
 
 
-def _span(interactions: Interactions, keep: Bool) -> tuple[str | None, str | None]:
+def _date_range(interactions: Interactions, keep: Bool) -> tuple[str | None, str | None]:
     if interactions.clock != "time" or interactions.timestamps is None or not keep.any():
         return None, None
-    clock = interactions.timestamps[keep]
-    middle = abs(int(np.median(clock)))
-    scale = next((ticks for below, ticks in _TICKS_PER_SECOND if middle < below), 10**9)
-    return _date(int(clock.min()) // scale), _date(int(clock.max()) // scale)
+    times = interactions.timestamps[keep]
+    middle = abs(int(np.median(times)))
+    scale = next((ticks for bound, ticks in _TICKS_PER_SECOND if middle < bound), 10**9)
+    return _iso_date(int(times.min()) // scale), _iso_date(int(times.max()) // scale)
 
 
-def _date(seconds: int) -> str | None:
+def _iso_date(seconds: int) -> str | None:
     try:
         return (date(1970, 1, 1) + timedelta(days=seconds // 86_400)).isoformat()
     except OverflowError:

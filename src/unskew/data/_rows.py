@@ -1,31 +1,30 @@
-"""From a table of text to numbered interactions, refusing or dropping what is not one.
+"""Turn a table into numbered interactions, refusing or dropping rows that cannot be used.
 
-Every check marks rows; the first marked row is reported (strict) or all marked rows are dropped
-and counted (``skip_bad_rows``). Files users bring are held to more than published data sets: no
-repeated pairs, no impossible dates, no user too short to hold anything out.
+Every check marks rows. The first marked row is an error, or all marked rows are dropped and counted
+(``skip_bad_rows``). Users' own files are checked more strictly than published data sets: they may
+have no repeated pairs, no impossible dates and no user with too few rows to hold any out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from unskew.data._clock import read_clock
-from unskew.data._columns import find_columns
-from unskew.data._problems import (
-    Problems,
-    Rules,
-    mark_unparsed,
-    plural,
-    refuse_types,
-    stripped,
-)
+from unskew.data._checks import Problems, Rules, find_columns, plural
 from unskew.data._tables import Table
 from unskew.types import Float64, Int32, Int64, Interactions, UnskewError
+
+_YEAR_2200 = 7_258_118_400
+"""1 January 2200 in seconds since 1970."""
+_TICKS_PER_SECOND = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
+_ISO_DATE = (
+    r"^(?<day>\d{4}-\d{2}-\d{2})"
+    r"(?:[T ](?<minute>\d{2}:\d{2})(?<second>:\d{2}(?:\.\d+)?)?)?"
+    r" ?(?<zone>Z|UTC|[+-]\d{2}:?\d{2})?$"
+)
 
 
 class _Columns(NamedTuple):
@@ -38,27 +37,30 @@ class _Columns(NamedTuple):
 def to_interactions(
     table: Table, name: str, columns: Mapping[str, str | None] | None, rules: Rules
 ) -> Interactions:
-    """The interactions of a table, numbered in order of first appearance."""
+    """The interactions of a table, users and items numbered in order of first appearance."""
     chosen = find_columns(table.path, table.frame.columns, columns)
     if rules.ignore_ratings:
         chosen.pop("rating", None)
     problems = Problems(table, rules)
+    frame = table.frame
     read = _Columns(
-        _labels(table.frame[chosen["user"]], "user", problems),
-        _labels(table.frame[chosen["item"]], "item", problems),
-        _ratings(table.frame[chosen["rating"]], problems) if "rating" in chosen else None,
-        read_clock(table.frame[chosen["timestamp"]], problems) if "timestamp" in chosen else None,
+        _read_labels(frame[chosen["user"]], "user", problems),
+        _read_labels(frame[chosen["item"]], "item", problems),
+        _read_ratings(frame[chosen["rating"]], problems) if "rating" in chosen else None,
+        _read_times(frame[chosen["timestamp"]], problems) if "timestamp" in chosen else None,
     )
-    problems.settle()
+    problems.raise_first()
     if not rules.published:
         _mark_duplicates(read, problems)
-        problems.settle()
+        problems.raise_first()
+    if not rules.published and rules.refuse_short_users:
         _mark_short_users(read, problems)
+        problems.raise_first()
     keep = ~problems.bad
     if not keep.any():
         raise UnskewError(f"{table.path}: no usable rows are left; mend the file's rows")
-    users, user_ids = _numbered(read.users.filter(pl.Series(keep)))
-    items, item_ids = _numbered(read.items.filter(pl.Series(keep)))
+    users, user_ids = number_labels(read.users.filter(pl.Series(keep)))
+    items, item_ids = number_labels(read.items.filter(pl.Series(keep)))
     return Interactions(
         name=name,
         users=users,
@@ -73,16 +75,16 @@ def to_interactions(
     )
 
 
-def with_order_as_clock(interactions: Interactions) -> Interactions:
-    """The order of first appearance of an item in place of a clock, for sources without one.
-    Items are numbered in exactly that order."""
-    if interactions.timestamps is None:
-        interactions = replace(interactions, timestamps=interactions.items.astype(np.int64))
-    return replace(interactions, clock="order")
+def number_labels(labels: pl.Series) -> tuple[Int32, list[Any]]:
+    """Each row's label as a number in order of first appearance, and the label of each number."""
+    names = labels.unique(maintain_order=True)
+    numbers = pl.Series(np.arange(len(names), dtype=np.int32))
+    numbered = labels.replace_strict(names, numbers, return_dtype=pl.Int32)
+    return numbered.to_numpy(writable=True), names.to_list()
 
 
-def _labels(column: pl.Series, role: str, problems: Problems) -> pl.Series:
-    refuse_types(column, not column.dtype.is_nested(), f"one {role} per row", problems)
+def _read_labels(column: pl.Series, role: str, problems: Problems) -> pl.Series:
+    _check_type(column, not column.dtype.is_nested(), f"one {role} per row", problems)
     if column.dtype.is_float() and (column.fill_nan(0.0).fill_null(0.0) % 1 == 0).all():
         column = column.cast(pl.Int64, strict=False)
     labels = column.cast(pl.String, strict=False).str.strip_chars().fill_null("")
@@ -90,16 +92,108 @@ def _labels(column: pl.Series, role: str, problems: Problems) -> pl.Series:
     return labels
 
 
-def _ratings(column: pl.Series, problems: Problems) -> Float64:
+def _read_ratings(column: pl.Series, problems: Problems) -> Float64:
     numeric = column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean, pl.Null)
-    refuse_types(column, numeric, "ratings as numbers", problems)
-    text = stripped(column)
+    _check_type(column, numeric, "ratings as numbers", problems)
+    text = _strip(column)
     ratings = text.cast(pl.Float64, strict=False)
-    mark_unparsed(text, ratings, "rating", problems)
+    problems.mark_unparsed(text, ratings, "rating")
     values = ratings.fill_null(0.0).to_numpy()
     problems.mark(np.isnan(values), "NaN rating", "the rating is NaN, not a number")
     problems.mark(np.isinf(values), "infinite rating", "the rating is infinite")
     return values
+
+
+def _read_times(column: pl.Series, problems: Problems) -> Int64:
+    """Timestamps as whole numbers: as written, or seconds (microseconds where needed) since 1970
+    for dates and fractions of a second. The unit is the same for the whole column."""
+    dated = column.dtype in (pl.Date, pl.Datetime)
+    numeric = column.dtype.is_numeric() or column.dtype in (pl.String, pl.Null)
+    _check_type(column, dated or numeric, "timestamps as numbers or dates", problems)
+    if dated:
+        column = column.cast(pl.Datetime("us")).to_physical()
+    text = _strip(column)
+    whole = text.cast(pl.Int64, strict=False)
+    if column.dtype.is_float() or (whole.is_null() & text.is_not_null()).any():
+        floats = text.cast(pl.Float64, strict=False)
+        dates = _parse_iso_dates(text) if text.dtype == pl.String else None
+        if dates is not None and dates.count() > floats.count():
+            problems.mark_unparsed(text, dates, "timestamp", "unreadable")
+            micros = dates.fill_null(0).to_numpy()
+            times = micros // 10**6 if (micros % 10**6 == 0).all() else micros
+        else:
+            _check_any_time(text, floats, problems)
+            problems.mark_unparsed(text, floats, "timestamp")
+            times = _times_from_floats(floats.fill_null(0.0).to_numpy(), whole, text, problems)
+    else:
+        problems.mark_unparsed(text, whole, "timestamp")
+        times = whole.fill_null(0).to_numpy()
+    if not problems.rules.published:
+        _mark_impossible_times(times, text, problems)
+    return times
+
+
+def _parse_iso_dates(text: pl.Series) -> pl.Series:
+    """Microseconds since 1970 of ISO dates, with or without a time of day and an offset (UTC if
+    none); null where the text is not a date."""
+    parts = text.to_frame("text").select(pl.col("text").str.extract_groups(_ISO_DATE))
+    zone = pl.when(pl.col("zone").is_in(["Z", "UTC"])).then(None).otherwise("zone")
+    whole = pl.concat_str(
+        "day",
+        pl.lit("T"),
+        pl.col("minute").fill_null("00:00"),
+        pl.col("second").fill_null(":00"),
+        zone.fill_null("+00:00"),
+    )
+    read = whole.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%:z", time_unit="us", strict=False)
+    return parts.unnest("text").select(date=read)["date"].to_physical()
+
+
+def _check_any_time(text: pl.Series, parsed: pl.Series, problems: Problems) -> None:
+    """A text column without a single timestamp is the wrong column, not a file of bad rows."""
+    if text.dtype != pl.String or parsed.count():
+        return
+    given = text.drop_nulls()
+    given = given.filter(given != "")
+    if len(given) > 1:
+        raise UnskewError(
+            f"{problems.table.path}: column {text.name!r} holds no timestamps, but such as "
+            f"{given[0][:40]!r}; write seconds or ISO dates (2024-01-31), or leave the column out "
+            "with --columns timestamp="
+        )
+
+
+def _times_from_floats(
+    values: Float64, whole: pl.Series, text: pl.Series, problems: Problems
+) -> Int64:
+    """Timestamps written with a decimal point; fractions of a second become microseconds."""
+    unfit = ~(np.abs(values) < 2.0**63)
+    problems.mark(unfit, "huge timestamp", text)
+    values = np.where(unfit | problems.bad, 0.0, values)
+    if (values != np.floor(values)).any() and np.abs(values).max() < _YEAR_2200:
+        problems.remarks.append("timestamps are fractions of a second; counted in microseconds")
+        return np.round(values * 1e6).astype(np.int64)
+    exact = whole.fill_null(0).to_numpy()
+    return np.where(whole.is_null().to_numpy(), values.astype(np.int64), exact)
+
+
+def _mark_impossible_times(times: Int64, text: pl.Series, problems: Problems) -> None:
+    """Mark times before 1970 or after 2200.
+
+    The unit is the coarsest in which the median is before 2200, so seconds among milliseconds (or
+    the reverse) do not pass as dates."""
+    problems.mark(times < 0, "negative timestamp", text)
+    good = times[~problems.bad]
+    if len(good) == 0:
+        return
+    middle = int(np.median(good))
+    fits = ((unit, n) for unit, n in _TICKS_PER_SECOND.items() if middle < _YEAR_2200 * n)
+    unit, ticks = next(fits, ("nanoseconds", 10**9))
+    late = times > _YEAR_2200 * ticks
+    if late.any():
+        value = str(text[int(late.argmax())])
+        describe = f"timestamp {value!r} is after the year 2200 in {unit}"
+        problems.mark(late, "absurd timestamp", describe)
 
 
 def _mark_duplicates(read: _Columns, problems: Problems) -> None:
@@ -118,29 +212,31 @@ def _mark_duplicates(read: _Columns, problems: Problems) -> None:
 
 
 def _mark_short_users(read: _Columns, problems: Problems) -> None:
-    """Users without enough positive rows to hold one out for validation and one for testing."""
-    if not problems.rules.refuse_short_users:
-        return
-    counted = ~problems.bad if read.ratings is None else ~problems.bad & (read.ratings > 0)
-    rows = pl.DataFrame({"user": read.users, "counted": pl.Series(counted)}).with_columns(
-        total=pl.col("counted").sum().over("user")
-    )
+    """Mark users without enough positive rows to hold out one for validation, one for testing."""
+    usable = ~problems.bad if read.ratings is None else ~problems.bad & (read.ratings > 0)
+    rows = pl.DataFrame({"user": read.users, "usable": pl.Series(usable)})
+    totals = rows.select(pl.col("usable").sum().over("user")).to_series().to_numpy()
     least = problems.rules.min_user_rows
-    short = (rows["total"].to_numpy() < least) & ~problems.bad
+    short = (totals < least) & ~problems.bad
     if not short.any():
         return
     row = int(short.argmax())
-    count = int(rows["total"][row])
     text = (
-        f"user {read.users[row]!r} has {count} usable {plural('row', count)} where at least "
-        f"{least} are needed"
+        f"user {read.users[row]!r} has {totals[row]} usable {plural('row', totals[row])} where at "
+        f"least {least} are needed"
     )
     n_users = read.users.filter(pl.Series(short)).n_unique()
-    problems.mark_users(short, n_users, text)
-    problems.settle()
+    problems.mark_short_users(short, n_users, text)
 
 
-def _numbered(labels: pl.Series) -> tuple[Int32, list[str]]:
-    names = labels.unique(maintain_order=True)
-    numbers = pl.Series(np.arange(len(names), dtype=np.int32))
-    return labels.replace_strict(names, numbers, return_dtype=pl.Int32).to_numpy(), names.to_list()
+def _check_type(column: pl.Series, fits: bool, wanted: str, problems: Problems) -> None:
+    """Refuse a Parquet column of a wrong type; columns of text files always fit."""
+    if not fits:
+        raise UnskewError(
+            f"{problems.table.path}: column {column.name!r} has the type {column.dtype}; "
+            f"give {wanted}"
+        )
+
+
+def _strip(column: pl.Series) -> pl.Series:
+    return column.str.strip_chars() if column.dtype == pl.String else column

@@ -1,18 +1,22 @@
-"""A file as a table of text columns, each row with the line number an editor shows.
+"""Read a file as a table of columns, each row with the line number that an editor shows.
 
-Well-formed text goes through polars in one sweep. Whenever the outcome is in doubt (a field
-missing, a blank line, a line break inside quotes) the file is walked line by line instead, which
-is slower but knows which line is to blame.
+Compression and Parquet are recognised by content, so a renamed file still opens. Well-formed text
+goes through polars in one pass. If anything is doubtful (a missing field, a blank line, a line
+break inside quotes), the text is read again line by line, which is slower but knows the line number
+of every problem.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,22 +24,29 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from unskew.data._files import check_readable, decode_utf8, is_parquet, read_bytes
 from unskew.types import Int64, UnskewError
 
-_SEPARATORS = ("::", "\t", ";", "|", ",", " ")
-_QUOTED = {",", ";"}
-"""Only these dialects use quotes; in the others a quote is part of the text."""
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZIP_MAGIC = b"PK\x03\x04"
+_PARQUET_MAGIC = b"PAR1"
+_SEPARATORS = ("::", "\t", ";", "|", ",")
+"""Candidates for the separator of a header; a space is used where none of these occurs."""
+_QUOTING_SEPARATORS = {",", ";"}
+"""Text with these separators may have quoted fields; elsewhere a quote is an ordinary character."""
 _UNIT_SEPARATOR = "\x1f"
-"""Stands in for ``::``, because the fast reader knows single characters only."""
-_PROBE = "import sys, polars; polars.read_parquet(sys.argv[1], glob=False, hive_partitioning=False)"
-_TYPED = re.compile(r"(.+):(token|float|token_seq|float_seq)")
+"""Replaces ``::`` for polars, which accepts single-character separators only."""
+_PARQUET_PROBE = (
+    "import sys, polars; polars.read_parquet(sys.argv[1], glob=False, hive_partitioning=False)"
+)
+_RECBOLE_NAME = re.compile(r"(.+):(token|float|token_seq|float_seq)")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows as read. ``lines[n]`` is where row ``n`` stands; ``ragged`` are rows left out of
-    ``frame`` because their number of fields is wrong: (line, fields found)."""
+    """The rows of a file.
+
+    ``lines[n]`` is the line (or Parquet row) of row ``n``. ``ragged`` lists the rows left out of
+    ``frame`` because their number of fields is wrong: (line, number of fields)."""
 
     path: Path
     frame: pl.DataFrame
@@ -45,16 +56,88 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Any supported file: Parquet, or delimited text with a header line."""
-    check_readable(path)
-    return read_parquet(path) if is_parquet(path) else read_text(path)
+    """Read any supported file: Parquet, or delimited text with a header line."""
+    _check_file(path)
+    return _read_parquet(path) if _is_parquet(path) else read_text(path)
 
 
-def read_parquet(path: Path) -> Table:
-    """A Parquet file. A damaged one can make the decoder end the whole process, not just fail, so
-    the file is decoded in a process of its own first."""
+def read_text(
+    path: Path, separator: str | None = None, names: Sequence[str] | None = None
+) -> Table:
+    """Read delimited text.
+
+    Without ``separator`` it is guessed from the header. With ``names`` the file has no header line
+    and these are its columns."""
+    text = _decode_utf8(path, read_bytes(path))
+    first = len(text) - len(text.lstrip("\n"))
+    header, _, body = text[first:].partition("\n")
+    separator = separator or _guess_separator(header)
+    first_line = first + 2
+    if names is None:
+        names = _column_names(path, first + 1, header, separator)
+    else:
+        body, first_line = text[first:], first + 1
+    if not body.strip():
+        raise UnskewError(
+            f"{path}, line {first + 1}: a header but no rows below it; add the interactions"
+        )
+    frame = _read_fast(body, separator, names)
+    if frame is not None:
+        lines = np.arange(first_line, first_line + frame.height, dtype=np.int64)
+        return Table(path, frame, lines, "line")
+    return _read_line_by_line(path, body, separator, names, first_line)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The file's content, decompressed if it is gzip."""
+    _check_file(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UnskewError(
+            f"{path}: cannot be read ({error.strerror or error}); check its permissions"
+        ) from error
+    if raw.startswith(_GZIP_MAGIC):
+        try:
+            raw = gzip.decompress(raw)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise UnskewError(
+                f"{path}: the gzip file is truncated or damaged; get it again or unpack a good copy"
+            ) from error
+    elif path.suffix == ".gz":
+        raise UnskewError(
+            f"{path}: not a gzip file in spite of its name; rename it or compress it with gzip"
+        )
+    if raw.startswith(_ZIP_MAGIC):
+        raise UnskewError(f"{path}: this is a zip archive; unpack it and give the file inside")
+    if not raw.strip():
+        raise UnskewError(f"{path}: the file is empty; it needs a header line and rows below it")
+    return raw
+
+
+def _check_file(path: Path) -> None:
+    if os.path.isdir(path):
+        raise UnskewError(f"{path}: this is a folder; give a file with interactions")
+    if not os.path.exists(path):
+        raise UnskewError(f"{path}: no such file; check the path")
+
+
+def _is_parquet(path: Path) -> bool:
+    """Whether the file claims to be Parquet, by its name or by its first bytes."""
+    if path.suffix.lower() in {".parquet", ".pq"}:
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+    except OSError:
+        return False
+
+
+def _read_parquet(path: Path) -> Table:
+    """Read a Parquet file. A damaged one can crash the whole process, not just raise, so the file
+    is first decoded in a separate process."""
     refusal = f"{path}: not a readable Parquet file (damaged or cut short); write it again"
-    probe = [sys.executable, "-P", "-c", _PROBE, str(path)]
+    probe = [sys.executable, "-P", "-c", _PARQUET_PROBE, str(path)]
     if sys.executable and subprocess.run(probe, capture_output=True, check=False).returncode:
         raise UnskewError(refusal)
     try:
@@ -66,52 +149,48 @@ def read_parquet(path: Path) -> Table:
     return Table(path, frame, np.arange(1, frame.height + 1, dtype=np.int64), "row")
 
 
-def read_text(
-    path: Path, separator: str | None = None, names: Sequence[str] | None = None
-) -> Table:
-    """Delimited text. Without ``separator`` it is guessed from the header; with ``names`` the file
-    has no header line and these are its columns."""
-    text = decode_utf8(path, read_bytes(path))
-    first = len(text) - len(text.lstrip("\n"))
-    end = text.find("\n", first)
-    header_line = text[first:] if end < 0 else text[first:end]
-    separator = separator or guess_separator(header_line)
-    if names is None:
-        names = _header(path, first + 1, header_line, separator)
-        body = "" if end < 0 else text[end + 1 :]
-        first_line = first + 2
-    else:
-        body, first_line = text[first:], first + 1
-    if not body.strip():
-        raise UnskewError(
-            f"{path}, line {first + 1}: a header but no rows below it; add the interactions"
-        )
-    frame = _read_fast(body, separator, names)
-    if frame is not None:
-        lines = np.arange(first_line, first_line + frame.height, dtype=np.int64)
-        return Table(path, frame, lines, "line")
-    return _read_slow(path, body, separator, names, first_line)
-
-
-def guess_separator(header: str) -> str:
-    """The separator that cuts the header into most pieces; a space only where no other does."""
-    pieces = {mark: header.count(mark) for mark in _SEPARATORS[:-1]}
-    best = max(pieces, key=lambda mark: pieces[mark])
-    return best if pieces[best] else " "
-
-
-def _header(path: Path, line: int, text: str, separator: str) -> list[str]:
+def _decode_utf8(path: Path, raw: bytes) -> str:
+    """The text with ``\\n`` line ends; an error names the line of the first invalid byte."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UnskewError(f"{path}, line 1: the text is UTF-16; save the file as UTF-8")
     try:
-        cells = next(csv.reader([text], delimiter=separator)) if separator in _QUOTED else None
-    except csv.Error as error:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        line = before.count(b"\n") + 1
         raise UnskewError(
-            f"{path}, line {line}: this is no header ({error}); "
-            "start the file with column names such as user,item,rating,timestamp"
+            f"{path}, line {line}: byte 0x{raw[error.start]:02x} is not UTF-8 "
+            "text (perhaps Latin-1 or Windows-1252); save the file as UTF-8"
         ) from error
-    names = [name.strip() for name in cells or text.split(separator)]
-    typed = [_TYPED.fullmatch(name) for name in names]
-    if all(typed):
-        names = [match.group(1) for match in typed if match]
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise UnskewError(
+            f"{path}, line {line}: a zero byte, so this is not UTF-8 text; "
+            "save the file as CSV in UTF-8 or as Parquet"
+        )
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _guess_separator(header: str) -> str:
+    """The separator that cuts the header into most pieces; a space only where no other does."""
+    best = max(_SEPARATORS, key=header.count)
+    return best if best in header else " "
+
+
+def _column_names(path: Path, line: int, header: str, separator: str) -> list[str]:
+    cells = header.split(separator)
+    if separator in _QUOTING_SEPARATORS:
+        try:
+            cells = next(csv.reader([header], delimiter=separator))
+        except csv.Error as error:
+            raise UnskewError(
+                f"{path}, line {line}: this is no header ({error}); "
+                "start the file with column names such as user,item,rating,timestamp"
+            ) from error
+    names = [name.strip() for name in cells]
+    recbole = [_RECBOLE_NAME.fullmatch(name) for name in names]
+    if all(recbole):
+        names = [match.group(1) for match in recbole if match]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UnskewError(
@@ -121,8 +200,8 @@ def _header(path: Path, line: int, text: str, separator: str) -> list[str]:
 
 
 def _read_fast(body: str, separator: str, names: Sequence[str]) -> pl.DataFrame | None:
-    """The whole text at once, or None if any line is not beyond doubt."""
-    quoted = separator in _QUOTED and '"' in body
+    """The whole text in one pass, or None if any line is doubtful."""
+    quoted = separator in _QUOTING_SEPARATORS and '"' in body
     if separator == "::":
         if _UNIT_SEPARATOR in body:
             return None
@@ -138,15 +217,13 @@ def _read_fast(body: str, separator: str, names: Sequence[str]) -> pl.DataFrame 
         )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
-    if frame.height != n_lines or frame.width != len(names):
-        return None
-    if sum(frame.null_count().row(0)):
+    if frame.shape != (n_lines, len(names)) or sum(frame.null_count().row(0)):
         return None
     frame.columns = list(names)
     return frame
 
 
-def _read_slow(
+def _read_line_by_line(
     path: Path, body: str, separator: str, names: Sequence[str], first_line: int
 ) -> Table:
     rows: list[list[str]] = []
@@ -158,28 +235,25 @@ def _read_slow(
             lines.append(line)
         elif fields and (len(fields) > 1 or fields[0].strip()):
             ragged.append((line, len(fields)))
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    frame = pl.DataFrame(
-        [pl.Series(name, column, pl.String) for name, column in zip(names, columns, strict=True)]
-    )
+    schema = dict.fromkeys(names, pl.String)
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
     return Table(path, frame, np.array(lines, np.int64), "line", tuple(ragged))
 
 
-def _records(path: Path, body: str, separator: str, first_line: int) -> list[tuple[int, list[str]]]:
-    """(line the record starts on, its fields) for every record, blank lines included."""
-    if separator not in _QUOTED or '"' not in body:
-        split = (line.split(separator) for line in body.split("\n"))
-        return list(enumerate(split, first_line))
+def _records(
+    path: Path, body: str, separator: str, first_line: int
+) -> Iterator[tuple[int, list[str]]]:
+    """(line where the record starts, its fields) of every record, blank lines included."""
+    if separator not in _QUOTING_SEPARATORS or '"' not in body:
+        yield from enumerate((line.split(separator) for line in body.split("\n")), first_line)
+        return
     reader = csv.reader(io.StringIO(body), delimiter=separator)
-    records: list[tuple[int, list[str]]] = []
+    line = first_line
     try:
-        start = 0
         for fields in reader:
-            records.append((first_line + start, fields))
-            start = reader.line_num
+            yield line, fields
+            line = first_line + reader.line_num
     except csv.Error as error:
         raise UnskewError(
-            f"{path}, line {first_line + start}: a quoted field that does not end ({error}); "
-            "close the quote"
+            f"{path}, line {line}: a quoted field that does not end ({error}); close the quote"
         ) from error
-    return records

@@ -1,0 +1,180 @@
+"""Find the columns of a table by name, and collect the rows that cannot be used."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from unskew.data._tables import Table
+from unskew.types import Bool, UnskewError
+
+_ROLES = ("user", "item", "rating", "timestamp")
+_USUAL_NAMES: Mapping[str, str] = {
+    "user": "user userid uid username usr member memberid reviewer reviewerid customer customerid "
+    "visitor visitorid session sessionid",
+    "item": "item itemid iid movie movieid mid film filmid artist artistid track trackid song "
+    "songid book bookid isbn product productid asin parentasin article articleid business "
+    "businessid game gameid poi poiid",
+    "rating": "rating ratings score stars overall ratingvalue",
+    "timestamp": "timestamp time ts unixtime unixreviewtime datetime date createdat ratedat when",
+    "title": "title name movietitle itemtitle itemname artistname",
+}
+"""Column names by role, in lower case without punctuation, most usual first."""
+_SHORT_USER = "row of a user with too few"
+
+
+def find_columns(
+    path: Path, names: Sequence[str], wanted: Mapping[str, str | None] | None
+) -> dict[str, str]:
+    """The column name of each role.
+
+    ``wanted`` comes first; the other roles are found by their usual names. A role that ``wanted``
+    maps to None or to an empty name is left out on purpose."""
+    chosen: dict[str, str] = {}
+    for role, column in (wanted or {}).items():
+        if role not in _ROLES:
+            raise UnskewError(
+                f"columns={{{role!r}: ...}} names no known role; use {', '.join(_ROLES)}"
+            )
+        if column and column not in names:
+            raise UnskewError(
+                f"{path}, line 1: there is no column {column!r} for the {role}; "
+                f"the file has {quote_names(names)}{did_you_mean(column, names)}"
+            )
+        if column:
+            chosen[role] = column
+    for role in _ROLES:
+        if role not in (wanted or {}):
+            column = find_usual_name(role, [name for name in names if name not in chosen.values()])
+            if column is not None:
+                chosen[role] = column
+    missing = [role for role in ("user", "item") if role not in chosen]
+    if missing:
+        raise UnskewError(_missing_columns(path, names, missing))
+    return chosen
+
+
+def find_usual_name(role: str, names: Sequence[str]) -> str | None:
+    """The column with the most usual name for the role."""
+    plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in reversed(names)}
+    return next((plain[usual] for usual in _USUAL_NAMES[role].split() if usual in plain), None)
+
+
+def quote_names(names: Sequence[str], most: int = 12) -> str:
+    quoted = ", ".join(repr(name[:40]) for name in names[:most])
+    return quoted + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def plural(kind: str, n: int) -> str:
+    return kind if n == 1 else f"{kind}s"
+
+
+def _missing_columns(path: Path, names: Sequence[str], missing: Sequence[str]) -> str:
+    if all(re.fullmatch(r"\s*[-+.\deE]+\s*", name) for name in names):
+        return (
+            f"{path}, line 1: the first line holds numbers, not column names; "
+            "add a header line such as user,item,rating,timestamp"
+        )
+    what = " and no ".join(f"{role} column" for role in missing)
+    mapping = ", ".join(f'"{role}": "..."' for role in missing)
+    return (
+        f"{path}, line 1: no {what} among {quote_names(names)}; "
+        f"rename the header or say which it is with columns={{{mapping}}}"
+    )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How strictly to read a table."""
+
+    skip_bad_rows: bool = False
+    """Drop bad rows and count them; otherwise the first one is an error."""
+    published: bool = False
+    """A data set known by name: repeated pairs and any 64-bit timestamp are accepted."""
+    ignore_ratings: bool = False
+    """The rating column is a label of another kind (Last.fm's tags), so every row counts."""
+    min_user_rows: int = 3
+    refuse_short_users: bool = False
+    """Treat a user with fewer rows as an error in the file; otherwise the split leaves it out."""
+
+
+class Problems:
+    """The bad rows of a table. A row counts under the first problem found in it."""
+
+    def __init__(self, table: Table, rules: Rules) -> None:
+        self.table = table
+        self.rules = rules
+        self.bad: Bool = np.zeros(table.frame.height, np.bool_)
+        self.remarks: list[str] = []
+        """Notes about the file that are no errors."""
+        self._counts: Counter[str] = Counter()
+        self._short_users = 0
+        self._first: tuple[int, str] | None = None
+        for line, fields in table.ragged:
+            self._note(line, f"{fields} fields where the header has {table.frame.width}")
+            self._counts["ragged line"] += 1
+
+    def mark(self, rows: Bool, kind: str, describe: pl.Series | str) -> None:
+        """Mark rows as bad; ``describe`` is a sentence, or the column that holds the bad value."""
+        fresh = rows & ~self.bad
+        if not fresh.any():
+            return
+        self.bad |= fresh
+        self._counts[kind] += int(fresh.sum())
+        row = int(fresh.argmax())
+        text = describe if isinstance(describe, str) else f"{kind} {str(describe[row])[:60]!r}"
+        self._note(int(self.table.lines[row]), text)
+
+    def mark_short_users(self, rows: Bool, n_users: int, describe: str) -> None:
+        self._short_users = n_users
+        self.mark(rows, _SHORT_USER, describe)
+
+    def mark_unparsed(
+        self, text: pl.Series, parsed: pl.Series, role: str, wrong: str = "non-numeric"
+    ) -> None:
+        """Mark the rows of ``text`` that are missing, or that ``parsed`` has no value for."""
+        missing = text.is_null() | (text.cast(pl.String) == "").fill_null(True)
+        self.mark(missing.to_numpy(), f"missing {role}", f"the {role} is missing")
+        self.mark(parsed.is_null().to_numpy(), f"{wrong} {role}", text)
+
+    def raise_first(self) -> None:
+        """Raise an error for the topmost bad row, unless bad rows are to be dropped."""
+        if self._first is None or self.rules.skip_bad_rows:
+            return
+        line, text = self._first
+        raise UnskewError(
+            f"{self.table.path}, {self.table.unit} {line}: {text}; "
+            "mend it or drop all such rows with --skip-bad-rows (in Python: skip_bad_rows=True)"
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what was dropped, for ``Interactions.notes``."""
+        counts = {kind: n for kind, n in self._counts.items() if kind != _SHORT_USER}
+        notes = list(self.remarks)
+        if counts:
+            parts = ", ".join(f"{n} {plural(kind, n)}" for kind, n in counts.items())
+            total = sum(counts.values())
+            notes.append(f"dropped {total} {plural('row', total)}: {parts}")
+        if self._short_users:
+            rows = self._counts[_SHORT_USER]
+            notes.append(
+                f"dropped {self._short_users} {plural('user', self._short_users)} with fewer than "
+                f"{self.rules.min_user_rows} rows ({rows} {plural('row', rows)})"
+            )
+        return tuple(notes)
+
+    def _note(self, line: int, text: str) -> None:
+        if self._first is None or line < self._first[0]:
+            self._first = (line, text)

@@ -1,0 +1,268 @@
+"""The data sets known by name: who publishes them, under what terms, and how to read their files.
+
+Nothing here is shipped. Sizes and SHA-256 sums of the publishers' archives are those recorded by
+TensorFlow Datasets (MovieLens) and by several public experiment scripts that agree (Last.fm). Where
+no record was found the field is None; the first download is then trusted and its sum remembered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from unskew.data._checks import Rules, find_usual_name, quote_names
+from unskew.data._rows import to_interactions
+from unskew.data._tables import read_bytes, read_table, read_text
+from unskew.types import Interactions, UnskewError
+
+_MOVIELENS_PAPER = (
+    "F. M. Harper and J. A. Konstan, The MovieLens Datasets: History and Context, "
+    "ACM TiiS 5(4), 2015"
+)
+_HETREC_PAPER = (
+    "I. Cantador, P. Brusilovsky and T. Kuflik, 2nd Workshop on Information Heterogeneity and "
+    "Fusion in Recommender Systems (HetRec 2011), RecSys 2011"
+)
+_RESEARCH = (
+    "research use with acknowledgement; no redistribution or commercial use without permission"
+)
+_PLAIN_FILES = ("ratings.csv", "ratings.csv.gz")
+"""Files with a header line that are read in place of the publisher's own."""
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """A publisher's file: its name, its separator, and its columns if it has no header line."""
+
+    file: str
+    separator: str
+    columns: tuple[str, ...] | None = None
+    encoding: str = "utf-8"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set known by name."""
+
+    name: str
+    title: str
+    url: str | None
+    """The publisher's page or file; None for generated data."""
+    licence: str
+    citation: str
+    min_user_rows: int = 10
+    """Users with fewer rows are left out, as in the published comparisons."""
+    archive: str | None = None
+    """Path of the downloadable archive below ``base_url``; None where there is none."""
+    base_url: str = "https://files.grouplens.org/datasets/"
+    size: int | None = None
+    """Bytes of the archive, where on record."""
+    sha256: str | None = None
+    """SHA-256 of the archive, where on record."""
+    ratings: TextFormat | None = None
+    titles: TextFormat | None = None
+    clock_is_order: bool = False
+    """No timestamps: the order in which items first appear stands in for time."""
+    rating_is_label: bool = False
+    """The rating column is not a rating (Last.fm's tags), so every row counts."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The publisher's files that are read, ratings first."""
+        return tuple(part.file for part in (self.ratings, self.titles) if part is not None)
+
+
+def _movielens(name: str, title: str, page: str, **about: Any) -> Source:
+    """A MovieLens data set, published by GroupLens."""
+    return Source(
+        name,
+        f"MovieLens {title}",
+        f"https://grouplens.org/datasets/movielens/{page}/",
+        about.pop("licence", _RESEARCH),
+        _MOVIELENS_PAPER,
+        archive=f"movielens/{name}.zip",
+        **about,
+    )
+
+
+_COLUMNS = ("user", "item", "rating", "timestamp")
+
+_SOURCES = (
+    Source(
+        name="demo",
+        title="Generated films, users with drifting taste",
+        url=None,
+        licence="generated here; free of any terms",
+        citation="unskew",
+    ),
+    Source(
+        name="filmtrust",
+        title="FilmTrust",
+        url="https://guoguibing.github.io/librec/datasets.html",
+        licence="none stated; its readme asks to cite the paper",
+        citation="G. Guo, J. Zhang and N. Yorke-Smith, A Novel Bayesian Similarity Measure for "
+        "Recommender Systems, IJCAI 2013",
+        ratings=TextFormat("ratings.txt", " ", ("user", "item", "rating")),
+        clock_is_order=True,
+    ),
+    _movielens(
+        "ml-100k",
+        "100K",
+        "100k",
+        size=4_924_029,
+        sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+        ratings=TextFormat("u.data", "\t", _COLUMNS),
+        titles=TextFormat("u.item", "|", ("item", "title"), "latin-1"),
+    ),
+    _movielens(
+        "ml-1m",
+        "1M",
+        "1m",
+        size=5_917_549,
+        sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+        ratings=TextFormat("ratings.dat", "::", _COLUMNS),
+        titles=TextFormat("movies.dat", "::", ("item", "title"), "latin-1"),
+    ),
+    Source(
+        name="hetrec2011",
+        title="HetRec 2011 MovieLens 2K",
+        url="https://grouplens.org/datasets/hetrec-2011/",
+        licence="non-commercial use; acknowledge MovieLens, IMDb, Rotten Tomatoes and HetRec 2011",
+        citation=_HETREC_PAPER,
+        archive="hetrec2011/hetrec2011-movielens-2k-v2.zip",
+        ratings=TextFormat("user_ratedmovies-timestamps.dat", "\t"),
+        titles=TextFormat("movies.dat", "\t", encoding="latin-1"),
+    ),
+    Source(
+        name="lastfm-2k",
+        title="HetRec 2011 Last.fm 2K, one row per user, artist and tag",
+        url="https://grouplens.org/datasets/hetrec-2011/",
+        licence="non-commercial use; acknowledge Last.fm and HetRec 2011",
+        citation=_HETREC_PAPER,
+        min_user_rows=5,
+        archive="hetrec2011/hetrec2011-lastfm-2k.zip",
+        sha256="6738f48195667ff03caaab4d32ca9a3133d8cc026b7c3cdaf6ce1010e913c59c",
+        ratings=TextFormat("user_taggedartists-timestamps.dat", "\t"),
+        titles=TextFormat("artists.dat", "\t"),
+        rating_is_label=True,
+    ),
+    _movielens(
+        "ml-latest-small",
+        "latest small (September 2018)",
+        "latest",
+        licence="research use with acknowledgement; may be redistributed under the same terms; "
+        "no commercial use without permission",
+        size=978_202,
+        sha256="696d65a3dfceac7c45750ad32df2c259311949efec81f0f144fdfb91ebc9e436",
+        ratings=TextFormat("ratings.csv", ","),
+        titles=TextFormat("movies.csv", ","),
+    ),
+)
+
+_BY_NAME: Mapping[str, Source] = {source.name: source for source in _SOURCES}
+
+
+def sources() -> tuple[Source, ...]:
+    """Every data set known by name."""
+    return _SOURCES
+
+
+def find_source(name: str) -> Source | None:
+    """The data set of this name, None if there is none."""
+    return _BY_NAME.get(name)
+
+
+def data_folder(data_dir: str | os.PathLike[str] | None, name: str) -> Path | None:
+    """The user's own folder of a data set: below ``data_dir``, or else below ``$UNSKEW_DATA``."""
+    root = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
+    return Path(root).expanduser() / name if root else None
+
+
+def cache_folder(name: str) -> Path:
+    """The folder that downloads of a data set go to."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "unskew" / name
+
+
+def ratings_file(folder: Path, source: Source) -> Path | None:
+    """The file to read in a folder: a plain CSV first, the publisher's own otherwise."""
+    names = [*_PLAIN_FILES, *source.files[:1]]
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def read_source(
+    path: Path,
+    source: Source,
+    columns: Mapping[str, str | None] | None,
+    skip_bad_rows: bool,
+    min_user_rows: int | None,
+) -> Interactions:
+    """All rows of a data set known by name, with titles if their file lies beside ``path``."""
+    rules = Rules(
+        skip_bad_rows=skip_bad_rows,
+        published=True,
+        ignore_ratings=source.rating_is_label,
+        min_user_rows=min_user_rows or source.min_user_rows,
+    )
+    if path.name in _PLAIN_FILES or source.ratings is None:
+        table = read_text(path)
+    else:
+        table = read_text(path, source.ratings.separator, source.ratings.columns)
+    interactions = to_interactions(table, source.name, columns, rules)
+    if source.clock_is_order:
+        # Items are numbered in order of first appearance, so their numbers serve as a clock.
+        times = interactions.timestamps
+        order = interactions.items.astype(np.int64) if times is None else times
+        interactions = replace(interactions, timestamps=order, clock="order")
+    titles = _read_titles_beside(path.parent, source)
+    return interactions if titles is None else add_titles(interactions, titles)
+
+
+def add_titles(interactions: Interactions, titles: Mapping[str, str]) -> Interactions:
+    """The interactions with a title for every item; an item without one keeps its label."""
+    aligned = [titles.get(label) or label for label in interactions.item_ids]
+    return replace(interactions, titles=aligned)
+
+
+def read_titles(path: Path) -> dict[str, str]:
+    """The title of each item label, from a table with a header."""
+    table = read_table(path)
+    names = table.frame.columns
+    item = find_usual_name("item", names) or ("id" if "id" in names else None)
+    title = find_usual_name("title", [name for name in names if name != item])
+    if item is None or title is None:
+        raise UnskewError(
+            f"{path}, line 1: titles need the columns item and title, not {quote_names(names)}; "
+            "rename the header"
+        )
+    if table.ragged:
+        line, fields = table.ragged[0]
+        raise UnskewError(
+            f"{path}, line {line}: {fields} fields where the header has {len(names)}; "
+            "put titles that contain the separator in quotes"
+        )
+    text = pl.col(item, title).cast(pl.String).fill_null("").str.strip_chars()
+    columns = table.frame.select(text)
+    return dict(zip(columns[item].to_list(), columns[title].to_list(), strict=True))
+
+
+def _read_titles_beside(folder: Path, source: Source) -> dict[str, str] | None:
+    """Titles from ``movies.csv`` or the publisher's own file in the folder, None without either.
+
+    In a publisher's file, label and title are the first two fields of every line. Bytes outside its
+    encoding are replaced, because titles are only for display."""
+    for plain in ("movies.csv", "movies.csv.gz"):
+        if (folder / plain).is_file():
+            return read_titles(folder / plain)
+    layout = source.titles
+    if layout is None or not (folder / layout.file).is_file():
+        return None
+    lines = read_bytes(folder / layout.file).decode(layout.encoding, errors="replace").splitlines()
+    rows = [line.split(layout.separator) for line in lines[layout.columns is None :]]
+    return {fields[0].strip(): fields[1].strip() for fields in rows if len(fields) >= 2}
