@@ -22,9 +22,9 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from unskew.deploy._task import Task
 from unskew.deploy.client import client_app
 from unskew.deploy.server import Conductor
+from unskew.deploy.task import Task
 from unskew.types import Split
 
 

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from unskew.deploy._data import of_users, shares, write_node_data
-from unskew.deploy._device import Device
-from unskew.deploy._task import Task
-from unskew.deploy._wire import (
+from unskew.deploy.device import Device
+from unskew.deploy.messages import (
     Limits,
-    add,
-    all_of,
-    no_sum,
+    add_node,
+    merge_uploads,
     read_download,
     read_each,
     read_sum,
-    shape_of,
+    upload_shape,
+    zero_sum,
 )
+from unskew.deploy.node_data import divide_users, take_users, write_node_data
+from unskew.deploy.task import Task
 from unskew.engine import Federation, State
 from unskew.types import Split
 
@@ -45,9 +45,9 @@ def run_config(task: Task, folder: Path, **more: Any) -> dict[str, Any]:
 
 def write_nodes(folder: Path, split: Split, n_nodes: int) -> list[Path]:
     paths = []
-    for number, users in enumerate(shares(split.n_users, n_nodes), 1):
+    for number, users in enumerate(divide_users(split.n_users, n_nodes), 1):
         paths.append(folder / f"data-{number}")
-        write_node_data(paths[-1], of_users(split, users))
+        write_node_data(paths[-1], take_users(split, users))
     return paths
 
 
@@ -76,18 +76,20 @@ class Twin:
         download = self.method.download(self.server)
         sizes = self.task.n_users, self.task.n_items
         download = read_download(self.method, download._asdict(), *sizes)  # as a node would
-        shape = shape_of(self.method, download, self.task.n_items, round)
-        total, each = no_sum(shape), []
+        shape = upload_shape(self.method, download, self.task.n_items, round)
+        total, each = zero_sum(shape), []
         for node in [*nodes, *trained]:
             upload = self.device(node).step1(round, download)
             if node in trained:
                 continue
             if self.method.aggregation == "sum":
-                total = add(total, read_sum(upload, shape, Limits()))
+                total = add_node(total, read_sum(upload, shape, Limits()))
             else:
                 each.append(read_each(upload, shape, Limits()))
         sums = self.method.aggregation == "sum"
-        self.server = self.method.aggregate(self.server, total if sums else all_of(each, shape))
+        self.server = self.method.aggregate(
+            self.server, total if sums else merge_uploads(each, shape)
+        )
 
 
 def distance(server: Any, other: Any) -> float:

@@ -17,14 +17,12 @@ pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flow
 from deploy_grid import federation
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 
-from unskew.deploy import _secure
-from unskew.deploy._checkpoint import read_model, read_rows
-from unskew.deploy._device import Device
-from unskew.deploy._files import locked
-from unskew.deploy._replies import read_arrays
-from unskew.deploy._task import read_run_config
-from unskew.deploy._wire import Rejected, shape_of
-from unskew.deploy.server import Conductor
+from unskew.deploy import secure
+from unskew.deploy.device import Device
+from unskew.deploy.messages import Rejected, read_arrays, upload_shape
+from unskew.deploy.node_data import lock_folder
+from unskew.deploy.server import Conductor, read_model, read_rows
+from unskew.deploy.task import read_run_config
 from unskew.types import Split, UnskewError
 
 
@@ -121,7 +119,7 @@ def test_step_2_follows_the_reply_in_a_process_of_its_own(
     assert len(replies) == 1
     ends = time.monotonic() + 120
     while True:  # nobody touches the state but that process
-        with locked(tmp_path / "state-3"):
+        with lock_folder(tmp_path / "state-3"):
             if not len(Device.open(tmp_path / "state-3").progress.due):
                 return
         assert time.monotonic() < ends, "Step 2 was not done"
@@ -199,7 +197,7 @@ def test_the_server_goes_on_after_the_last_complete_round(
     task = task_of(tiny_split, "pfedclr")
     grid, context = federation(tmp_path, tiny_split, task, round_timeout=0.5)
     first = Conductor(grid, context)
-    assert first._play([1, 2, 3])
+    assert first._run_round([1, 2, 3])
     list(first._ask("train", 2, dict.fromkeys([1, 2], first._content(2))))  # trained, then lost
     grid.silent = {1, 2, 3}
     Conductor(grid, context).run()
@@ -226,7 +224,7 @@ def test_too_few_nodes_stops_the_run_with_a_reason(tmp_path: Path, tiny_split: S
 def test_secure_aggregation_gives_the_plain_sum(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "pfedclr", f"{EVERYONE} rounds=1")
     twin = Twin(tmp_path / "twin", tiny_split, task, 3)
-    shape = shape_of(twin.method, twin.method.download(twin.server), task.n_items, 1)
+    shape = upload_shape(twin.method, twin.method.download(twin.server), task.n_items, 1)
     plain = np.zeros(shape.n_items * shape.width + 1)
     for node in range(3):
         upload = twin.device(node).step1(1, twin.method.download(twin.server))
@@ -237,11 +235,9 @@ def test_secure_aggregation_gives_the_plain_sum(tmp_path: Path, tiny_split: Spli
     grid, context = federation(tmp_path, tiny_split, task, secure=True, max_weight=most)
     rules = read_run_config(context.run_config)[1]
     conductor = Conductor(grid, context)
-    vector, n = _secure.secure_sum(
-        grid, context, 1, [1, 2, 3], lambda: conductor._content(1), rules
-    )
+    vector, n = secure.secure_sum(grid, context, 1, [1, 2, 3], lambda: conductor._content(1), rules)
     assert vector is not None
-    total = _secure.unmasked(vector, shape, rules, n)
+    total = secure.unmasked(vector, shape, rules, n)
     # Each node rounds an entry to a step of 2 clip / 2^29, up or down; and to float32 before.
     step = 3 * 2 * rules.secure_clip / 2**29 * most + 1e-6 * np.abs(plain[:-1]).max()
     assert n == 3

@@ -15,7 +15,7 @@ import pytest
 from deploy_samples import Twin, task_of
 
 from unskew.cli._deploy import _make_room, demo
-from unskew.deploy._keys import write_keys
+from unskew.deploy.keys import write_keys
 from unskew.types import Split, UnskewError
 
 COMMAND = [sys.executable, "-m", "unskew"]
@@ -78,7 +78,7 @@ def test_what_needs_flower_says_so(tmp_path: Path) -> None:
 
 def test_flower_is_not_imported_unless_asked_for() -> None:
     program = (
-        "import sys, unskew, unskew.cli, unskew.deploy, unskew.deploy._device\n"
+        "import sys, unskew, unskew.cli, unskew.deploy, unskew.deploy.device\n"
         "from unskew.cli import _deploy, _device, _run\n"
         "assert not {'flwr', 'grpc', 'cryptography'} & {n.split('.')[0] for n in sys.modules}\n"
     )
@@ -202,7 +202,7 @@ def test_the_demo_as_json_is_one_object(
     pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
     from deploy_grid import DirectNetwork
 
-    monkeypatch.setattr("unskew.deploy._loopback.Loopback", DirectNetwork)
+    monkeypatch.setattr("unskew.deploy.loopback.Loopback", DirectNetwork)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     rows = [
         f"{small_split.user_ids[user]},{small_split.item_ids[item]},{at}\n"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from deploy_samples import SETTINGS, Twin, distance, simulated, task_of, write_nodes
 
-from unskew.deploy._data import of_users, read_node_data
-from unskew.deploy._device import Device
+from unskew.deploy.device import Device
+from unskew.deploy.node_data import read_node_data, take_users
 from unskew.engine import Federation
 from unskew.types import Split, UnskewError
 
@@ -33,7 +33,7 @@ def test_three_nodes_are_the_simulator(tmp_path: Path, tiny_split: Split, method
 
 @pytest.mark.parametrize("method", ["pfedclr", "pfedrec"])
 def test_one_user_per_node_is_the_simulator(tmp_path: Path, tiny_split: Split, method: str) -> None:
-    three = of_users(tiny_split, np.arange(3)).split
+    three = take_users(tiny_split, np.arange(3)).split
     task = task_of(three, method)
     twin = Twin(tmp_path, three, task, 3)
     for round in (1, 2, 3):
@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_one_sentence(tmp_path: Path, tiny_split: Split) ->
         Device.open(tmp_path / "nowhere")
     with pytest.raises(UnskewError, match="unskew deploy data"):
         read_node_data(tmp_path / "nowhere")
-    small = task_of(of_users(tiny_split, np.arange(3)).split, "fedmf")
+    small = task_of(take_users(tiny_split, np.arange(3)).split, "fedmf")
     with pytest.raises(UnskewError, match="the federation has"):
         Device.join(tmp_path / "new", twin.data[2], small, shared_seed=True)
     (tmp_path / "state-1" / "state.safetensors").write_bytes(b"\x00" * 40)

@@ -14,10 +14,9 @@ pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flow
 from deploy_grid import federation
 from flwr.app import Context, RecordDict
 
-from unskew.deploy._account import guarantee
-from unskew.deploy._checkpoint import best_round, read_rows
-from unskew.deploy._device import Device
-from unskew.deploy.server import Conductor
+from unskew.deploy.account import privacy_guarantee
+from unskew.deploy.device import Device
+from unskew.deploy.server import Conductor, best_round, read_rows
 from unskew.privacy import Mechanism, Shape, local_epsilon, sensitivity
 from unskew.types import Split
 
@@ -82,8 +81,8 @@ def test_a_node_that_missed_the_last_word_hears_it_when_the_run_is_started_again
         tmp_path, small_split, task, evaluate_every=1, round_timeout=1.0, min_nodes=2
     )
     first = Conductor(grid, context)
-    assert first._play([1, 2, 3])
-    assert first._play([1, 2, 3])
+    assert first._run_round([1, 2, 3])
+    assert first._run_round([1, 2, 3])
     first._rows[1]["metrics"]["validation.ndcg@10"] = 1.0  # so that the last round is the best
     first._save()
     assert Device.open(tmp_path / "state-1", best=True).progress.round == 1
@@ -99,7 +98,7 @@ def _private(clip: float | None = 1.0, **more: Any) -> dict[int, dict[str, Any]]
 def test_noise_by_the_node_config_and_what_it_guarantees(tmp_path: Path, tiny_split: Split) -> None:
     pytest.importorskip("dp_accounting", reason="an extra: pip install 'unskew[privacy]'")
     task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=2")
-    assert guarantee(tmp_path / "state-1")["epsilon"] == 0
+    assert privacy_guarantee(tmp_path / "state-1")["epsilon"] == 0
     grid, context = federation(tmp_path, tiny_split, task, _private())
     conductor = Conductor(grid, context)
     asked = conductor._ask("train", 1, dict.fromkeys([1, 2, 3], conductor._content(1)))
@@ -109,7 +108,7 @@ def test_noise_by_the_node_config_and_what_it_guarantees(tmp_path: Path, tiny_sp
     assert uploads[1].std() == pytest.approx(2 * 2**0.5 * 17**0.5, rel=0.1)
     assert abs(np.corrcoef(uploads[1].ravel(), uploads[2].ravel())[0, 1]) < 0.2
     Conductor(grid, context).run()
-    found = guarantee(tmp_path / "state-1")
+    found = privacy_guarantee(tmp_path / "state-1")
     mechanism = Mechanism(2.0, "laplace", 1.0, "l1")
     ratio = 2.0 / sensitivity(mechanism, Shape(task.n_items, 8, 0))
     assert found["epsilon"] == pytest.approx(local_epsilon("laplace", ratio, 2))
@@ -120,7 +119,7 @@ def test_noise_by_the_node_config_and_what_it_guarantees(tmp_path: Path, tiny_sp
         config = {k: v for k, v in grid._contexts[node].node_config.items() if "ldp" not in k}
         grid._contexts[node] = Context(1, node, config, RecordDict(), longer)
     Conductor(grid, Context(1, 0, {}, RecordDict(), longer)).run()
-    assert guarantee(tmp_path / "state-1")["statement"] == (
+    assert privacy_guarantee(tmp_path / "state-1")["statement"] == (
         "no guarantee: 17 of 51 uploads passed no mechanism of unskew.privacy"
     )
 
@@ -147,6 +146,6 @@ def test_a_wrong_noise_is_one_sentence(
 def test_noise_without_a_clip_guarantees_nothing(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=1")
     Conductor(*federation(tmp_path, tiny_split, task, _private(clip=None))).run()
-    found = guarantee(tmp_path / "state-1")
+    found = privacy_guarantee(tmp_path / "state-1")
     assert not found["holds"]
     assert "were not clipped" in found["statement"]

@@ -15,11 +15,11 @@ from deploy_samples import Twin, distance, run_config, task_of, write_nodes
 
 pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
 
-from unskew.deploy._app import write_app
-from unskew.deploy._checkpoint import best_round, read_model, read_rows
-from unskew.deploy._device import Device
-from unskew.deploy._files import locked
-from unskew.deploy._loopback import Loopback
+from unskew.deploy.device import Device
+from unskew.deploy.loopback import Loopback
+from unskew.deploy.node_data import lock_folder
+from unskew.deploy.server import best_round, read_model, read_rows
+from unskew.deploy.task import write_app
 from unskew.types import Split
 
 HERE = str(Path(__file__).parent)
@@ -79,7 +79,7 @@ def test_lies_crashes_and_strangers(tmp_path: Path, tiny_split: Split) -> None:
         # Round 4: node 2 dies in the middle of it; the round goes on without.
         network.wait_until(mark.exists, "node 2 in round 4", LONG)
         network.kill("node-2")
-        with locked(tmp_path / "state-2"):
+        with lock_folder(tmp_path / "state-2"):
             left = Device.open(tmp_path / "state-2")
         assert left.progress.round == 3
         network.wait_until(lambda: rounds_played() >= 4, "round 4 without node 2", LONG)

@@ -17,13 +17,11 @@ from deploy_grid import federation
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from unskew.deploy._checkpoint import ServerFiles, read_model, read_rows
-from unskew.deploy._data import of_users, write_node_data
-from unskew.deploy._device import Device
-from unskew.deploy._owners import settle
-from unskew.deploy._replies import mean_of, read_sums
-from unskew.deploy._wire import Rejected, read_download
-from unskew.deploy.server import Conductor
+from unskew.deploy.device import Device
+from unskew.deploy.messages import Rejected, read_download, read_metric_sums
+from unskew.deploy.node_data import take_users, write_node_data
+from unskew.deploy.robust import mean_metrics, settle_owners
+from unskew.deploy.server import Conductor, ServerFiles, read_model, read_rows
 from unskew.kernels.packing import packed_from
 from unskew.methods import create
 from unskew.types import Split, UnskewError, Upload
@@ -161,10 +159,10 @@ def test_what_step_2_says_is_kept(tmp_path: Path, tiny_split: Split) -> None:
 def test_users_stay_with_the_node_that_first_spoke_for_them() -> None:
     nobody = np.zeros(6, np.int64)
     huge = 2**64 - 5  # Flower's numbers are unsigned
-    owners, holds = settle(nobody, {huge: np.array([0, 1, 2]), 7: np.array([2, 3])})
+    owners, holds = settle_owners(nobody, {huge: np.array([0, 1, 2]), 7: np.array([2, 3])})
     assert holds[huge].tolist() == [True, True, False]  # both say 2 is theirs: neither is heard
     assert holds[7].tolist() == [False, True]
-    owners, holds = settle(owners, {9: np.array([0, 3, 5]), huge: np.array([0, 2])})
+    owners, holds = settle_owners(owners, {9: np.array([0, 3, 5]), huge: np.array([0, 2])})
     assert holds[9].tolist() == [False, False, True]
     assert holds[huge].tolist() == [True, True]
     assert not nobody.any()
@@ -177,9 +175,9 @@ def test_a_node_cannot_take_over_another_nodes_users(tmp_path: Path, tiny_split:
     grid, context = federation(tmp_path, tiny_split, task, thief, round_timeout=1.0)
     grid.silent = {3}
     conductor = Conductor(grid, context)
-    assert conductor._play([1, 2, 3])
+    assert conductor._run_round([1, 2, 3])
     grid.silent = set()
-    assert Conductor(grid, context)._play([3, 1, 2])
+    assert Conductor(grid, context)._run_round([3, 1, 2])
     row = read_rows(tmp_path / "server")[1]
     own = len(Device.open(tmp_path / "state-1").data.users)
     assert row["rejected"] == {"3": f"{own} of its users are claimed by others too"}
@@ -196,9 +194,9 @@ def test_a_node_speaks_for_users_whose_turn_it_is(tmp_path: Path, tiny_split: Sp
     eager = dict(grid._contexts[2].run_config)
     eager["settings"] = str(eager["settings"]).replace("0.5", "1")
     grid._contexts[2] = Context(1, 2, grid._contexts[2].node_config, RecordDict(), eager)
-    assert Conductor(grid, context)._play([1, 2, 3])
+    assert Conductor(grid, context)._run_round([1, 2, 3])
     rejected = read_rows(tmp_path / "server")[0]["rejected"]
-    assert rejected == {"2": "it speaks for users whose turn it is not"}
+    assert rejected == {"2": "it has uploads of users who do not train in this round"}
 
 
 def _reply(**sums: Any) -> Message:
@@ -210,7 +208,10 @@ def _reply(**sums: Any) -> Message:
 
 def test_only_metrics_of_users_that_exist_are_taken() -> None:
     good = {"test.ndcg@10": (3.0, 6), "validation.hr@5": (1.0, 4)}
-    assert read_sums(_reply(test_ndcg_at_10=[3.0, 6.0], validation_hr_at_5=[1.0, 4.0]), 8) == good
+    assert (
+        read_metric_sums(_reply(test_ndcg_at_10=[3.0, 6.0], validation_hr_at_5=[1.0, 4.0]), 8)
+        == good
+    )
     for wrong, reason in (
         ({"test_fame_at_10": [3.0, 6.0]}, "no metric"),
         ({"test_ndcg_at_10": [3.0, 9.0]}, "of 9 users; the federation has 8"),
@@ -219,9 +220,12 @@ def test_only_metrics_of_users_that_exist_are_taken() -> None:
         ({"test_ndcg_at_10": [float("nan"), 6.0]}, "not a sum and a count"),
     ):
         with pytest.raises(Rejected, match=reason):
-            read_sums(_reply(**wrong), 8)
+            read_metric_sums(_reply(**wrong), 8)
     answers = {1: {"test.hr@5": (1.0, 3)}, 2: {"test.hr@5": (8.0, 8)}, 3: {"test.hr@5": (2.0, 5)}}
-    assert mean_of(answers, 8) == ({"test.hr@5": 3 / 8}, [2])  # all eight users are accounted for
+    assert mean_metrics(answers, 8) == (
+        {"test.hr@5": 3 / 8},
+        [2],
+    )  # all eight users are accounted for
 
 
 def test_a_federation_can_go_on_for_longer(tmp_path: Path, tiny_split: Split) -> None:
@@ -253,6 +257,6 @@ def test_more_users_in_the_data_are_refused(tmp_path: Path, tiny_split: Split) -
     task = task_of(tiny_split, "fedmf", EVERYONE)
     twin = Twin(tmp_path, tiny_split, task, 3)
     twin.play(1, [0, 1, 2])
-    write_node_data(tmp_path / "more", of_users(tiny_split, np.arange(20)))
+    write_node_data(tmp_path / "more", take_users(tiny_split, np.arange(20)))
     with pytest.raises(UnskewError, match="other users"):
         Device.join(tmp_path / "state-1", tmp_path / "more", task, shared_seed=True)

@@ -12,25 +12,26 @@ pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flow
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from unskew.deploy._checkpoint import best_round
-from unskew.deploy._replies import mean_of, read_arrays, read_sums
-from unskew.deploy._robust import robust_sum
-from unskew.deploy._secure import quanta
-from unskew.deploy._wire import (
+from unskew.deploy.messages import (
     Limits,
     NodeSum,
     Rejected,
     Shape,
-    add,
-    all_of,
-    digest_of,
+    add_node,
+    download_digest,
     each_message,
-    no_sum,
-    only,
+    merge_uploads,
+    read_arrays,
     read_each,
+    read_metric_sums,
     read_sum,
+    select_uploads,
     sum_message,
+    zero_sum,
 )
+from unskew.deploy.robust import mean_metrics, robust_sum
+from unskew.deploy.secure import quanta
+from unskew.deploy.server import best_round
 from unskew.methods import create
 from unskew.types import Rows, Upload, Uploads, UploadSum
 
@@ -228,13 +229,13 @@ def test_messages_hold_what_was_uploaded_and_no_zero_rows() -> None:
 def test_the_digest_of_a_download_changes_with_any_entry() -> None:
     method = create("fedmf", dim=4)
     download = method.download(method.init(3, 5, 0)[0])
-    digest = digest_of(download)
+    digest = download_digest(download)
     assert len(digest) == 4
-    np.testing.assert_array_equal(digest, digest_of(download._replace(Q=download.Q.copy())))
+    np.testing.assert_array_equal(digest, download_digest(download._replace(Q=download.Q.copy())))
     for place in (0, -1):
         changed = download.Q.copy()
         changed.flat[place] += 1e-6
-        assert (digest_of(download._replace(Q=changed)) != digest).any()
+        assert (download_digest(download._replace(Q=changed)) != digest).any()
 
 
 def node(value: Any, weight: float, *items: int) -> NodeSum:
@@ -244,8 +245,8 @@ def node(value: Any, weight: float, *items: int) -> NodeSum:
 
 
 def test_sums_of_nodes_add_up() -> None:
-    total = add(no_sum(SHAPE), node((1.0, 2.0, 3.0), 2.0, 1, 4))
-    total = add(total, node((1.0, 1.0, 1.0), 5.0, 4, 5))
+    total = add_node(zero_sum(SHAPE), node((1.0, 2.0, 3.0), 2.0, 1, 4))
+    total = add_node(total, node((1.0, 1.0, 1.0), 5.0, 4, 5))
     assert total.rows[[0, 1, 4, 5]].tolist() == [[0] * 3, [2, 4, 6], [7, 9, 11], [5, 5, 5]]
     assert (total.dense.tolist(), total.weight, total.clients) == ([7.0, 9.0], 7.0, 2)
 
@@ -262,18 +263,20 @@ def uploads(users: list[int], runs: list[list[int]]) -> Uploads:
 
 def test_single_uploads_of_all_nodes_come_in_the_order_of_their_users() -> None:
     nobody = uploads([], [])
-    joined = all_of([uploads([8, 2], [[1, 2], [0]]), nobody, uploads([5], [[3, 4, 5]])], SHAPE)
+    joined = merge_uploads(
+        [uploads([8, 2], [[1, 2], [0]]), nobody, uploads([5], [[3, 4, 5]])], SHAPE
+    )
     assert joined.users.tolist() == [2, 5, 8]
     assert joined.upload.rows.indptr.tolist() == [0, 1, 4, 6]
     assert joined.upload.rows.items.tolist() == [0, 3, 4, 5, 1, 2]
     assert joined.upload.rows.values[:, 2].tolist() == [2, 5, 5, 5, 8, 8]
     assert joined.upload.dense[:, 1].tolist() == [2, 5, 8]
     assert joined.upload.weight.tolist() == [2, 5, 8]
-    assert len(all_of([nobody], SHAPE).users) == 0
+    assert len(merge_uploads([nobody], SHAPE).users) == 0
 
 
 def test_a_part_of_a_nodes_users() -> None:
-    part = only(uploads([3, 5, 8], [[1, 2], [0], [4, 5]]), np.array([True, False, True]))
+    part = select_uploads(uploads([3, 5, 8], [[1, 2], [0], [4, 5]]), np.array([0, 2]))
     assert part.users.tolist() == [3, 8]
     assert part.upload.rows.indptr.tolist() == [0, 2, 4]
     assert part.upload.rows.items.tolist() == [1, 2, 4, 5]
@@ -374,7 +377,7 @@ def test_a_reply_is_one_record_of_arrays() -> None:
 
 
 def read_metric(pair: Any, name: str = "test.hr@10") -> Any:
-    return read_sums(reply(RecordDict({"sums": MetricRecord({name: pair})})), 8)
+    return read_metric_sums(reply(RecordDict({"sums": MetricRecord({name: pair})})), 8)
 
 
 def test_metrics_are_bounded_by_the_number_of_users() -> None:
@@ -395,7 +398,7 @@ def test_metrics_are_bounded_by_the_number_of_users() -> None:
     sums = MetricRecord({"test.hr@10": [1.0, 2.0]})
     for content in ({}, {"sums": sums, "more": sums}, {"sums": ConfigRecord({"x": 1})}):
         with pytest.raises(Rejected, match="the reply holds"):
-            read_sums(reply(RecordDict(content)), 8)
+            read_metric_sums(reply(RecordDict(content)), 8)
 
 
 def test_metrics_are_means_over_all_users_heard() -> None:
@@ -407,10 +410,10 @@ def test_metrics_are_means_over_all_users_heard() -> None:
         6: {hit: (0.0, 0)},
         7: {hit: (4.0, 4)},
     }
-    assert mean_of(answers, 6) == ({hit: 4 / 6, ndcg: 0.5}, [7])
-    assert mean_of(answers, 10) == ({hit: 8 / 10, ndcg: 0.5}, [])
-    assert mean_of(answers, 5) == ({hit: 1 / 2, ndcg: 0.5}, [5, 7])
-    assert mean_of({}, 5) == ({}, [])
+    assert mean_metrics(answers, 6) == ({hit: 4 / 6, ndcg: 0.5}, [7])
+    assert mean_metrics(answers, 10) == ({hit: 8 / 10, ndcg: 0.5}, [])
+    assert mean_metrics(answers, 5) == ({hit: 1 / 2, ndcg: 0.5}, [5, 7])
+    assert mean_metrics({}, 5) == ({}, [])
 
 
 def test_masked_entries_of_all_nodes_fit_into_32_bits() -> None:

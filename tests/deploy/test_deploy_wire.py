@@ -11,17 +11,17 @@ import pytest
 from deploy_samples import Twin, run_config, task_of
 
 from unskew.data import load
-from unskew.deploy._data import (
-    in_catalogue,
-    numbered,
+from unskew.deploy.messages import Limits, NodeSum, Rejected, Shape, read_sum
+from unskew.deploy.node_data import (
+    divide_users,
+    number_users,
     read_node_data,
-    shares,
+    renumber_items,
     write_catalogue,
     write_node_data,
 )
-from unskew.deploy._robust import robust_sum
-from unskew.deploy._task import parse_config, read_run_config
-from unskew.deploy._wire import Limits, NodeSum, Rejected, Shape, read_sum
+from unskew.deploy.robust import robust_sum
+from unskew.deploy.task import parse_config, read_run_config
 from unskew.evaluation import prepare
 from unskew.methods import METHODS
 from unskew.types import Split, UnskewError
@@ -181,12 +181,12 @@ def test_a_devices_own_file_takes_the_catalogues_numbers(tmp_path: Path, tiny_sp
     rows += f"me,{wanted[4]},9\n"
     (tmp_path / "mine.csv").write_text("user,item,timestamp\n" + rows)
     split = prepare(load(tmp_path / "mine.csv"))
-    own, lost = in_catalogue(split, tmp_path / "catalogue.json")
+    own, lost = renumber_items(split, tmp_path / "catalogue.json")
     assert own.n_items == tiny_split.n_items
     assert own.seen.items.tolist() == [3, 8, 17, 40]
     assert own.test.items.tolist() == [21]
     assert (own.validation.items.tolist(), lost) == ([], 1)  # "new" was the validation item
-    write_node_data(tmp_path / "data", numbered(own, 12))
+    write_node_data(tmp_path / "data", number_users(own, 12))
     back = read_node_data(tmp_path / "data")
     assert back.users.tolist() == [12]
     assert list(back.split.user_ids) == ["me"]
@@ -195,4 +195,4 @@ def test_a_devices_own_file_takes_the_catalogues_numbers(tmp_path: Path, tiny_sp
 
 def test_more_nodes_than_users_is_one_sentence() -> None:
     with pytest.raises(UnskewError, match="cannot be shared"):
-        shares(2, 3)
+        divide_users(2, 3)

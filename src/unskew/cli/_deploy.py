@@ -18,7 +18,7 @@ from unskew.cli._output import print_json, size, stderr, stdout
 from unskew.types import Split, UnskewError
 
 if TYPE_CHECKING:
-    from unskew.deploy._loopback import Loopback
+    from unskew.deploy.loopback import Loopback
 
 app = typer.Typer(help="Run a federation on Flower: keys, data, app, demo.", no_args_is_help=True)
 
@@ -39,7 +39,7 @@ def keys(
     ] = None,
 ) -> None:
     """Make a development CA, the server's certificate and the nodes' keys."""
-    from unskew.deploy._keys import write_keys
+    from unskew.deploy.keys import write_keys
 
     written = write_keys(folder, host or (), nodes)
     if not written:
@@ -66,7 +66,7 @@ def node_data(
 ) -> None:
     """Prepare what nodes train on: a node's own file, or a whole source cut into nodes."""
     from unskew.data import load
-    from unskew.deploy import _data
+    from unskew.deploy import node_data
     from unskew.evaluation import prepare
 
     names = None if columns is None else parse_pairs(columns.split(","), "--columns")
@@ -74,16 +74,16 @@ def node_data(
     if catalogue is not None:
         if nodes != 1:
             raise UnskewError("--catalogue is for one node's own file; leave out --nodes.")
-        own, lost = _data.in_catalogue(split, catalogue)
-        _data.write_node_data(out, _data.numbered(own, first_user))
+        own, lost = node_data.renumber_items(split, catalogue)
+        node_data.write_node_data(out, node_data.number_users(own, first_user))
         last = first_user + own.n_users - 1
         stdout.print(f"{own.n_users:,} users, numbers {first_user} to {last}, are in {out}.")
         if lost:
             stderr.print(f"{lost:,} rows are of items that are not in the catalogue: left out.")
         return
-    for number, users in enumerate(_data.shares(split.n_users, nodes), 1):
-        _data.write_node_data(out / f"node-{number}", _data.of_users(split, users))
-    _data.write_catalogue(out / "catalogue.json", split)
+    for number, users in enumerate(node_data.divide_users(split.n_users, nodes), 1):
+        node_data.write_node_data(out / f"node-{number}", node_data.take_users(split, users))
+    node_data.write_catalogue(out / "catalogue.json", split)
     stdout.print(
         f"{split.n_users:,} users and {split.n_items:,} items for {nodes} nodes are in {out}; "
         f"the run-config needs users={split.n_users} items={split.n_items}."
@@ -98,8 +98,7 @@ def flower_app(
     ],
 ) -> None:
     """Write the Flower app that `flwr run DIR` sends, with its run-config checked."""
-    from unskew.deploy._app import write_app
-    from unskew.deploy._task import parse_config
+    from unskew.deploy.task import parse_config, write_app
 
     config = parse_config(parse_pairs(set_, "--set"))
     if config.get("state"):
@@ -119,12 +118,12 @@ def demo(
 ) -> None:
     """Three nodes on loopback with TLS and node authentication, against the simulator."""
     from unskew.data import load
-    from unskew.deploy import _data
-    from unskew.deploy._loopback import Loopback
+    from unskew.deploy import node_data
+    from unskew.deploy.loopback import Loopback
     from unskew.evaluation import prepare
 
     split = prepare(load(data, data_dir=data_dir))
-    three = _data.of_users(split, _data.shares(split.n_users, 1)[0][:3]).split
+    three = node_data.take_users(split, node_data.divide_users(split.n_users, 1)[0][:3]).split
     stories = [(name, federation) for federation in (split, three) for name in _METHODS]
     _make_room(out)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes end with us
@@ -172,9 +171,9 @@ def _compare(
     says: Console,
 ) -> dict[str, Any]:
     """Play the rounds on Flower, then in the simulator; how far apart the global items are."""
-    from unskew.deploy import _data
-    from unskew.deploy._app import write_app
-    from unskew.deploy._checkpoint import read_model
+    from unskew.deploy import node_data
+    from unskew.deploy.server import read_model
+    from unskew.deploy.task import write_app
     from unskew.engine import Federation
     from unskew.methods import create
 
@@ -185,8 +184,8 @@ def _compare(
     config: dict[str, Any] = {"method": method, "settings": pairs, "seed": seed}
     config |= {"users": split.n_users, "items": split.n_items, "state": str(folder / "server")}
     write_app(folder / "app", {**config, "min-nodes": 3, "evaluate-every": 1})
-    for number, users in enumerate(_data.shares(split.n_users, 3), 1):
-        _data.write_node_data(folder / f"data-{number}", _data.of_users(split, users))
+    for number, users in enumerate(node_data.divide_users(split.n_users, 3), 1):
+        node_data.write_node_data(folder / f"data-{number}", node_data.take_users(split, users))
         places = {key: str(folder / f"{key}-{number}") for key in ("data", "state")}
         network.start_node(number, {**places, "shared-seed": True})
     title = f"{method}, {split.n_users:,} users on 3 nodes"
@@ -211,7 +210,7 @@ def _compare(
 
 def _watch(network: Loopback, run_id: str, server: Path, title: str, says: Console) -> None:
     """A table that grows with the rounds, until the run ends."""
-    from unskew.deploy._checkpoint import read_rows
+    from unskew.deploy.server import read_rows
 
     def table() -> Table:
         shown = Table(title=title, title_justify="left", title_style="bold", box=None)

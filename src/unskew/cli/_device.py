@@ -20,15 +20,15 @@ Data = Annotated[Path | None, typer.Option(help="Its data folder, if it has move
 @app.command()
 def status(state: State, data: Data = None, json: Json = False) -> None:
     """Which federation, how many users, the last round, what the uploads guarantee."""
-    from unskew.deploy._account import guarantee
-    from unskew.deploy._device import Device
-    from unskew.deploy._files import locked
+    from unskew.deploy.account import privacy_guarantee
+    from unskew.deploy.device import Device
+    from unskew.deploy.node_data import lock_folder
 
     _check(state)
-    with locked(state):
+    with lock_folder(state):
         device = Device.open(state, data)
         chosen = Device.open(state, data, best=True).progress.round
-        privacy = guarantee(state)
+        privacy = privacy_guarantee(state)
     task, at = device.task, device.progress
     files = sum(path.stat().st_size for path in state.glob("*.safetensors"))
     known = {
@@ -70,17 +70,16 @@ def recommend(
     json: Json = False,
 ) -> None:
     """The best items a user of this device has not had, by the round that validation chose."""
-    from unskew.deploy._data import place_of
-    from unskew.deploy._device import Device
-    from unskew.deploy._files import locked
+    from unskew.deploy.device import Device
+    from unskew.deploy.node_data import find_user, lock_folder
 
     _check(state)
-    with locked(state):
+    with lock_folder(state):
         device = Device.open(state, data, best=True)
         labels = device.data.split.user_ids
         if user is None and len(labels) > 1:
             raise UnskewError(f'{len(labels)} users are here; say which: --user "{labels[0]}".')
-        found = device.recommend(0 if user is None else place_of(user, labels), k)
+        found = device.recommend(0 if user is None else find_user(user, labels), k)
     if json:
         print_json({"state": str(state), "user": user or labels[0], "recommendations": found})
         return
@@ -93,11 +92,11 @@ def recommend(
 @app.command()
 def evaluate(state: State, data: Data = None, json: Json = False) -> None:
     """Metrics over this device's users, by the round that validation chose."""
-    from unskew.deploy._device import Device
-    from unskew.deploy._files import locked
+    from unskew.deploy.device import Device
+    from unskew.deploy.node_data import lock_folder
 
     _check(state)
-    with locked(state):
+    with lock_folder(state):
         device = Device.open(state, data, best=True)
         sums = {part: device.metric_sums(part) for part in ("validation", "test")}
     means = {

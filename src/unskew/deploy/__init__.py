@@ -1,6 +1,7 @@
 """The same methods on real devices, with Flower carrying the messages.
 
-``client`` and ``server`` hold Flower's two apps and are the only doors to ``flwr``; everything a
-device or a server does between two messages is in plain modules that work without it. Nothing here
-is imported unless asked for.
+``client`` and ``server`` hold Flower's two apps and ``secure`` its SecAgg+; only these import
+``flwr``. The other modules hold everything a device or a server does between two messages, and
+work without Flower: ``device``, ``node_data``, ``account``, ``messages``, ``robust``, ``task``,
+``keys`` and ``loopback``.
 """

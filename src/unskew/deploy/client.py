@@ -1,10 +1,10 @@
-"""The ClientApp: what a node does when a message comes.
+"""Flower's ClientApp: how a node answers messages.
 
-``--node-config`` names the node's data folder (``data``) and state folder (``state``). And:
-``ldp-noise``, ``ldp-clip``, ``ldp-norm``, ``ldp-kind`` put noise on every upload (or ``transform =
-"module:function"`` does, with a mechanism of one's own), ``require-secure = true`` refuses to send
-an unmasked upload, ``shared-seed = true`` makes runs repeatable at the price of a server that can
-name the negatives a device draws, and ``step2-at-once = false`` leaves Step 2 to the next contact
+``--node-config`` names the node's data folder (``data``) and state folder (``state``). Other
+keys: ``ldp-noise``, ``ldp-clip``, ``ldp-norm`` and ``ldp-kind`` add noise to every upload (or
+``transform = "module:function"`` names a function that does). ``require-secure = true`` refuses
+to send an unmasked upload. ``shared-seed = true`` makes runs repeatable, but the server can then
+work out the negatives a device draws. ``step2-at-once = false`` leaves Step 2 to the next message
 instead of a process after the reply.
 """
 
@@ -20,11 +20,11 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from unskew.deploy import _secure
-from unskew.deploy._device import Device
-from unskew.deploy._files import locked, private
-from unskew.deploy._task import read_run_config
-from unskew.deploy._wire import read_download
+from unskew.deploy import secure
+from unskew.deploy.device import Device
+from unskew.deploy.messages import read_download
+from unskew.deploy.node_data import lock_folder, owner_only
+from unskew.deploy.task import read_run_config
 from unskew.engine import Transform
 from unskew.privacy import LocalPrivacy, PrivateUploads
 from unskew.types import UnskewError
@@ -36,38 +36,38 @@ log = logging.getLogger("flwr")
 
 
 def train(message: Message, context: Context) -> Message:
-    """Step 1, and the reply with what the method uploads. Step 2 is left to a process of its own,
-    started last, which waits until this one has let go of the state."""
+    """Do Step 1 and reply with the upload. Step 2 runs in a process of its own, started last, which
+    waits until this one has released the state."""
     _, rules = read_run_config(context.run_config)
-    secure = _secure.is_secure(message)
-    if _flag(context, "require-secure") and not secure:
+    masked = secure.is_secure(message)
+    if _flag(context, "require-secure") and not masked:
         raise UnskewError("This node sends masked uploads only; run with secure = true.")
     at_once = _flag(context, "step2-at-once")
     about = message.content.config_records["round"]
     round, best = (int(str(about[key])) for key in ("round", "best"))
-    folder = Path(_needed(context, "state"))
-    with locked(folder):
-        device = _device(context, folder)
+    folder = Path(_folder_name(context, "state"))
+    with lock_folder(folder):
+        device = _join(context, folder)
         named = {k: a.numpy() for k, a in message.content.array_records["download"].items()}
         sizes = device.task.n_users, device.task.n_items
         download = read_download(device.method, named, *sizes)
         device.keep_as_best(best)
         upload = device.step1(round, download, _transform(context, device.seeds.noise))
-        shares = len(device.progress.due)
-    log.info("Round %d: trained %d of %d users", round, shares, len(device.data.users))
-    if shares and at_once:
+        trained = len(device.progress.due)
+    log.info("Round %d: trained %d of %d users", round, trained, len(device.data.users))
+    if trained and at_once:
         _start_step2(folder)
-    if secure:
-        return Message(_secure.masked_content(upload, device.task, rules), reply_to=message)
+    if masked:
+        return Message(secure.secure_content(upload, device.task, rules), reply_to=message)
     record = ArrayRecord({name: Array(array) for name, array in upload.items()})
     return Message(RecordDict({"upload": record}), reply_to=message)
 
 
 def evaluate(message: Message, context: Context) -> Message:
-    """Sums of metrics over the node's users, each with its own model as it stands."""
-    folder = Path(_needed(context, "state"))
-    with locked(folder):
-        device = _device(context, folder)
+    """Reply with the sums of the metrics over the node's users, each with its current model."""
+    folder = Path(_folder_name(context, "state"))
+    with lock_folder(folder):
+        device = _join(context, folder)
         sums: dict[str, int | float | list[int] | list[float]] = {}
         for part in ("validation", "test"):
             for name, (total, count) in device.metric_sums(part).items():
@@ -76,35 +76,36 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def choose(message: Message, context: Context) -> Message:
-    """The last word on which round was best: the state as of then is what the device goes by."""
-    folder = Path(_needed(context, "state"))
-    with locked(folder):
-        device = _device(context, folder)
+    """Keep the state of the best round, which the server names after the last one."""
+    folder = Path(_folder_name(context, "state"))
+    with lock_folder(folder):
+        device = _join(context, folder)
         device.keep_as_best(int(str(message.content.config_records["best"]["best"])))
     return Message(RecordDict(), reply_to=message)
 
 
 def client_app() -> ClientApp:
     app = ClientApp()
-    app.train(mods=[_secure.mask_if_asked])(train)
+    app.train(mods=[secure.mask_if_asked])(train)
     app.evaluate()(evaluate)
     app.query()(choose)
     return app
 
 
-def _device(context: Context, folder: Path) -> Device:
+def _join(context: Context, folder: Path) -> Device:
+    """Check the node-config and open the device."""
     for key in context.node_config:
         if key not in _NODE_KEYS:
             raise UnskewError(f'The node-config has no "{key}"; it has {", ".join(_NODE_KEYS)}.')
     task, _ = read_run_config(context.run_config)
-    data = Path(_needed(context, "data"))
+    data = Path(_folder_name(context, "data"))
     return Device.join(folder, data, task, shared_seed=_flag(context, "shared-seed"))
 
 
 def _transform(context: Context, noise_key: int) -> Transform | None:
-    """What stands between the method and the wire, if anything does."""
+    """The transform of uploads that the node-config asks for, if any."""
     name = str(context.node_config.get("transform", ""))
-    asked = {key.removeprefix("ldp-"): value for key, value in _ldp(context).items()}
+    asked = {key.removeprefix("ldp-"): value for key, value in _ldp_settings(context).items()}
     if asked and name:
         raise UnskewError("A node-config has either transform or ldp-noise, not both.")
     if asked:
@@ -124,7 +125,8 @@ def _transform(context: Context, noise_key: int) -> Transform | None:
     return found
 
 
-def _ldp(context: Context) -> dict[str, Any]:
+def _ldp_settings(context: Context) -> dict[str, Any]:
+    """The keys ``ldp-...`` of the node-config, checked."""
     found: dict[str, Any] = {}
     for key, kind in _LDP_KEYS.items():
         value = context.node_config.get(key)
@@ -140,18 +142,18 @@ def _ldp(context: Context) -> dict[str, Any]:
 
 
 def _start_step2(folder: Path) -> subprocess.Popen[bytes]:
-    """What it has to say, should it fail, is in ``step2.log``."""
-    with private(), (folder / "step2.log").open("ab") as said:
+    """Start a process that does Step 2; its errors go to ``step2.log``."""
+    with owner_only(), (folder / "step2.log").open("ab") as log_file:
         return subprocess.Popen(
-            [sys.executable, "-m", "unskew.deploy.step2", str(folder)],
+            [sys.executable, "-m", "unskew.deploy.device", str(folder)],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=log_file,
+            stderr=log_file,
             start_new_session=True,
         )
 
 
-def _needed(context: Context, key: str) -> str:
+def _folder_name(context: Context, key: str) -> str:
     if not context.node_config.get(key):
         raise UnskewError(f'The node-config must name the node\'s {key} folder: {key}="...".')
     return str(context.node_config[key])

@@ -1,11 +1,16 @@
-"""The ServerApp: rounds over the nodes that are there, checked uploads, a checkpoint after each.
+"""Flower's ServerApp: rounds over the connected nodes, checked uploads, a checkpoint after each.
 
-A round takes in every upload that is right and names the node of every one that is not. A node that
-does not answer costs the round its contribution. Too few nodes: the server waits and says for what,
-then stops; started again with the same state folder it goes on after the last complete round.
+A round uses every valid upload and logs the node of every invalid one. A node that does not
+answer is left out of the round. With too few nodes the server waits, says so, and stops after a
+time; started again with the same state folder it continues after the last complete round.
 
-Every message names the best round so far, by the validation NDCG@10 that nodes report when they are
-evaluated; a last one does so after the last round. Nodes keep their state as of that round.
+Every message names the best round so far, by the validation NDCG@10 that nodes report when they
+are evaluated; one last message does so after the last round. Nodes keep their state of that
+round.
+
+The state folder holds ``federation.json`` (the federation), ``server.safetensors`` (the model
+after the last complete round), ``rounds.jsonl`` (a row of figures per round) and ``outcome.json``
+(how the run ended).
 """
 
 from __future__ import annotations
@@ -20,36 +25,109 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from unskew.deploy import _secure
-from unskew.deploy._checkpoint import ServerFiles, best_round
-from unskew.deploy._owners import settle
-from unskew.deploy._replies import mean_of, read_arrays, read_sums
-from unskew.deploy._robust import robust_sum
-from unskew.deploy._task import read_run_config
-from unskew.deploy._wire import (
+from unskew.deploy import secure
+from unskew.deploy.messages import (
     Limits,
     NodeSum,
     Rejected,
     Shape,
-    add,
-    all_of,
-    no_sum,
-    only,
+    add_node,
+    merge_uploads,
+    read_arrays,
     read_each,
+    read_metric_sums,
     read_sum,
-    shape_of,
+    select_uploads,
+    upload_shape,
+    zero_sum,
 )
-from unskew.types import Method, UnskewError, Uploads, UploadSum
+from unskew.deploy.robust import mean_metrics, robust_sum, settle_owners
+from unskew.deploy.task import Task, read_run_config
+from unskew.files import (
+    named_tensors,
+    read_json,
+    read_json_lines,
+    read_tensors,
+    write_json,
+    write_json_lines,
+    write_tensors,
+)
+from unskew.types import Int64, Method, UnskewError, Uploads, UploadSum
 
+FORMAT, STATE, OUTCOME, VERSION = "unskew-federation", "unskew-server", "unskew-outcome", 1
 _POLL_SECONDS = 0.5
+"""Time between two looks for nodes or replies."""
 _REMIND_SECONDS = 15.0
-_ATTEMPTS = 3
-"""Rounds in a row without a single good upload before the run stops."""
+"""Time between two log lines while the server waits for nodes."""
+_MAX_ATTEMPTS = 3
+"""Attempts at a round without a single valid upload before the run stops."""
 log = logging.getLogger("flwr")
 
 
+class ServerFiles:
+    """The state folder of a server."""
+
+    def __init__(self, folder: Path, task: Task) -> None:
+        self._folder = folder
+        (folder / "outcome.json").unlink(missing_ok=True)
+        if (folder / "federation.json").exists():
+            known = Task(**read_json(folder / "federation.json", FORMAT, VERSION)["task"])
+            if known.identity() != task.identity():
+                raise UnskewError(
+                    f"{folder} holds another federation ({known}); go on with the same method, "
+                    "settings (but for rounds), seed and size, or give another state folder."
+                )
+        header = {"format": FORMAT, "version": VERSION, "task": task.to_json()}
+        write_json(folder / "federation.json", header)
+
+    def load(self, server: Any) -> tuple[int, Any, list[dict[str, Any]]]:
+        """The last complete round (0 if none), its model (else ``server``) and the rows so far."""
+        round, model = read_model(self._folder, server)
+        return round, model, [row for row in read_rows(self._folder) if row["round"] <= round]
+
+    def owners(self, n_users: int) -> Int64:
+        """The node that owns each user, 0 for none; needed by methods with single uploads."""
+        path = self._folder / "server.safetensors"
+        saved = read_tensors(path, STATE, VERSION) if path.exists() else {}
+        found = saved.get("owners", np.zeros(0, np.int64))
+        return found if len(found) == n_users else np.zeros(n_users, np.int64)
+
+    def save(self, round: int, server: Any, rows: list[dict[str, Any]], owners: Int64) -> None:
+        # The rows first: a crash in between leaves one row too many, which loading drops.
+        write_json_lines(self._folder / "rounds.jsonl", rows)
+        named = dict(zip(server._fields, server, strict=True))
+        named |= {"round": np.array([round]), "owners": owners}
+        write_tensors(self._folder / "server.safetensors", named_tensors(named), STATE, VERSION)
+
+    def write_outcome(self, round: int, reason: str) -> None:
+        header = {"format": OUTCOME, "version": VERSION}
+        write_json(self._folder / "outcome.json", header | {"round": round, "reason": reason})
+
+
+def read_model(folder: Path, server: Any) -> tuple[int, Any]:
+    """The saved round and model, in the type of ``server``; round 0 and ``server`` if none."""
+    path = folder / "server.safetensors"
+    if not path.exists():
+        return 0, server
+    saved = read_tensors(path, STATE, VERSION)
+    return int(saved["round"][0]), type(server)(*(saved[name] for name in server._fields))
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of figures of the rounds so far."""
+    path = folder / "rounds.jsonl"
+    return read_json_lines(path) if path.exists() else []
+
+
+def best_round(rows: list[dict[str, Any]]) -> int:
+    """The first round with the highest validation NDCG@10; 0 if none was evaluated."""
+    found = {row["round"]: row.get("metrics", {}).get("validation.ndcg@10") for row in rows}
+    known = {round: figure for round, figure in found.items() if figure is not None}
+    return max(known, key=lambda round: known[round], default=0)
+
+
 class Conductor:
-    """One run of a federation, between its checkpoint and its last round."""
+    """One run of a federation, from its checkpoint to its last round."""
 
     def __init__(self, grid: Grid, context: Context) -> None:
         self._grid, self._context = grid, context
@@ -61,7 +139,7 @@ class Conductor:
         self._files = ServerFiles(Path(folder), self._task)
         server, _ = self._method.init(1, self._task.n_items, self._task.seed)
         self._owners = np.zeros(0, np.int64)
-        if self._method.aggregation == "individual":  # their servers keep something per user
+        if self._method.aggregation == "individual":  # their servers have state per user
             server, _ = self._method.init(self._task.n_users, self._task.n_items, self._task.seed)
             self._owners = self._files.owners(self._task.n_users)
         self._round, self._server, self._rows = self._files.load(server)
@@ -75,23 +153,25 @@ class Conductor:
             nodes = self._wait_for_nodes()
             if nodes is None:
                 return
-            if self._play(nodes):
+            if self._run_round(nodes):
                 failed = 0
                 continue
             failed += 1
-            if failed == _ATTEMPTS:
-                return self._stop(f"{_ATTEMPTS} times no node sent an upload that could be used")
+            if failed == _MAX_ATTEMPTS:
+                return self._stop(
+                    f"{_MAX_ATTEMPTS} times no node sent an upload that could be used"
+                )
         self._name_best()
         self._stop("all rounds played")
 
-    def _play(self, nodes: list[int]) -> bool:
-        """One round; whether anything came of it."""
+    def _run_round(self, nodes: list[int]) -> bool:
+        """Run one round; returns whether any upload could be used."""
         began, round = time.monotonic(), self._round + 1
-        shape = shape_of(self._method, self._download(), self._task.n_items, round)
+        shape = upload_shape(self._method, self._download(), self._task.n_items, round)
         exchange = self._secure_round if self._rules.secure else self._plain_round
         total, report = exchange(round, nodes, shape)
         if total is None:
-            log.error("Round %d: no upload could be used; it will be played again", round)
+            log.error("Round %d: no upload could be used; it will be repeated", round)
             return False
         self._server, self._round = self._method.aggregate(self._server, total), round
         row = {"round": round, "seconds": time.monotonic() - began, "nodes": len(nodes), **report}
@@ -109,7 +189,7 @@ class Conductor:
     ) -> tuple[UploadSum | Uploads | None, dict[str, Any]]:
         limits = Limits(self._rules.max_norm, self._rules.max_weight)
         individual, robust = self._method.aggregation == "individual", self._rules.robust
-        total, sums, each = no_sum(shape), list[NodeSum](), dict[int, Uploads]()
+        total, sums, each = zero_sum(shape), list[NodeSum](), dict[int, Uploads]()
         rejected, accepted, received = dict[str, str](), 0, 0
         message, cohort = self._content(round), self._task.cohort_of(round)
         for node, reply in self._ask("train", round, dict.fromkeys(nodes, message)):
@@ -119,10 +199,10 @@ class Conductor:
                 if individual:
                     part = read_each(named, shape, limits)
                     if not np.isin(part.users, cohort).all():
-                        raise Rejected("it speaks for users whose turn it is not")
+                        raise Rejected("it has uploads of users who do not train in this round")
                     each[node] = part
                 elif robust == "none":
-                    total = add(total, read_sum(named, shape, limits))
+                    total = add_node(total, read_sum(named, shape, limits))
                 else:
                     sums.append(read_sum(named, shape, limits))
                 accepted += 1
@@ -134,43 +214,45 @@ class Conductor:
         if not accepted:
             return None, report
         if individual:
-            own = self._own(round, each, rejected)
+            own = self._owned_uploads(round, each, rejected)
             report["accepted"] = len(own)
-            return (all_of(own, shape) if own else None), report
+            return (merge_uploads(own, shape) if own else None), report
         if robust != "none":
             total = robust_sum(sums, shape, robust, self._rules.trim, self._rules.max_weight)
         return total, report
 
-    def _own(self, round: int, each: dict[int, Uploads], rejected: dict[str, str]) -> list[Uploads]:
-        """What each node says of its own users; where it speaks for others it is not heard."""
+    def _owned_uploads(
+        self, round: int, each: dict[int, Uploads], rejected: dict[str, str]
+    ) -> list[Uploads]:
+        """The uploads of each node's own users, without those that other nodes own."""
         claims = {node: part.users for node, part in each.items()}
-        self._owners, holds = settle(self._owners, claims)
+        self._owners, holds = settle_owners(self._owners, claims)
         for node, hold in holds.items():
             if not hold.all():
                 rejected[str(node)] = f"{int((~hold).sum())} of its users are claimed by others too"
                 log.warning("Round %d: node %d: %s", round, node, rejected[str(node)])
         heard = [node for node, hold in holds.items() if hold.any() or not len(hold)]
-        return [only(each[node], holds[node]) for node in heard]
+        return [select_uploads(each[node], np.flatnonzero(holds[node])) for node in heard]
 
     def _secure_round(
         self, round: int, nodes: list[int], shape: Shape
     ) -> tuple[UploadSum | None, dict[str, Any]]:
         make = lambda: self._content(round)  # noqa: E731
-        vector, n = _secure.secure_sum(self._grid, self._context, round, nodes, make, self._rules)
+        vector, n = secure.secure_sum(self._grid, self._context, round, nodes, make, self._rules)
         report: dict[str, Any] = {"accepted": n, "rejected": {}}
         if vector is None or not np.isfinite(vector).all():
             return None, report
-        return _secure.unmasked(vector, shape, self._rules, n), report
+        return secure.to_upload_sum(vector, shape, self._rules, n), report
 
     def _evaluate(self, round: int, nodes: list[int]) -> dict[str, Any]:
-        """Means of the metrics over all users of all nodes that answer, from sums alone."""
+        """Means of the metrics over the users of all nodes that answer, from the nodes' sums."""
         answers, n_users = {}, self._task.n_users
         for node, reply in self._ask("evaluate", round, dict.fromkeys(nodes, RecordDict())):
             try:
-                answers[node] = read_sums(reply, n_users)
+                answers[node] = read_metric_sums(reply, n_users)
             except Rejected as error:
                 log.warning("Round %d: metrics of node %d rejected: %s", round, node, error)
-        means, refused = mean_of(answers, n_users)
+        means, refused = mean_metrics(answers, n_users)
         for node in refused:
             log.warning("Round %d: metrics of node %d rejected: too many users", round, node)
         log.info(
@@ -182,7 +264,7 @@ class Conductor:
         return {"metrics": means}
 
     def _name_best(self) -> None:
-        """Say once more which round was best, unless nodes were told of no other than the last."""
+        """Tell the nodes the best round once more, unless only the last round was evaluated."""
         best = best_round(self._rows)
         if sum("metrics" in row for row in self._rows) > 1:
             log.info("The best round on validation is %d", best)
@@ -194,7 +276,7 @@ class Conductor:
     def _ask(
         self, kind: str, round: int, contents: dict[int, RecordDict]
     ) -> Iterator[tuple[int, Message]]:
-        """Send, and hand out the replies as they come; errors and silence are logged by node."""
+        """Send messages and yield the replies as they come; log nodes that fail or stay silent."""
         messages = [
             Message(content, dst_node_id=node, message_type=kind, group_id=str(round))
             for node, content in contents.items()
@@ -238,7 +320,7 @@ class Conductor:
             time.sleep(_POLL_SECONDS)
 
     def _stop(self, reason: str) -> None:
-        self._files.end(self._round, reason)
+        self._files.write_outcome(self._round, reason)
         log.info("Stopped after round %d: %s", self._round, reason)
 
     def _download(self) -> Any:

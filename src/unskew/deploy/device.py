@@ -1,52 +1,63 @@
-"""A node between two messages: its users' private state in files, Steps 1 and 2, ranks and scores.
+"""A node between two messages: its users' private state in files, Steps 1 and 2, metrics, scores.
 
-The state folder holds ``device.json`` (which federation this is, whose state, the device's secret
-seeds), ``state.safetensors`` (the private state, the downloads its users hold, and whether Step 2
-is still due), ``reply.safetensors`` (what was sent in the last round), ``best.safetensors`` (the
-state as of the round that validation chose) and ``privacy.json`` (what noise the uploads carried).
+The state folder holds ``device.json`` (the federation, the users, the device's secret seeds),
+``state.safetensors`` (the private state, the downloads its users hold, and the users for whom
+Step 2 is pending), ``reply.safetensors`` (what was sent in the last round), ``best.safetensors``
+(the state after the round that validation chose) and ``privacy.json`` (the noise the uploads
+carried).
 
-A round is answered once. A server that lost a round and plays it again gets the stored reply if it
-sends the same download, and none otherwise: two answers under the same noise would be noise no
-more. A device that missed rounds goes on from what it has.
+A round is answered once. If a server lost a round and repeats it with the same download, the node
+sends its stored reply; with another download it refuses, because two replies under the same noise
+would reveal the difference. A device that missed rounds continues from its own state.
 
-Step 1 saves a mark that Step 2 is due before the reply leaves. Whoever opens the state next (the
-process started after the reply, the next round, an evaluation, a recommendation) does Step 2 first.
+Step 1 marks Step 2 as pending before the reply leaves. Whatever uses the state next (the process
+started after the reply, the next round, an evaluation, a recommendation) does Step 2 first.
+``python -m unskew.deploy.device STATE`` does only that.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.deploy._account import record
-from unskew.deploy._data import NodeData, read_node_data
-from unskew.deploy._files import keep
-from unskew.deploy._task import Task
-from unskew.deploy._wire import (
+from unskew.deploy.account import record_uploads
+from unskew.deploy.messages import (
     Named,
-    digest_of,
+    concatenate_uploads,
+    download_digest,
     each_message,
-    no_sum,
-    no_uploads,
-    shape_of,
     sum_message,
+    upload_shape,
+    zero_sum,
+    zero_uploads,
 )
+from unskew.deploy.node_data import NodeData, lock_folder, read_node_data
+from unskew.deploy.task import Task
 from unskew.engine import CHUNK, Devices, Transform
 from unskew.evaluation import best_unseen, held_out_ranks, per_user
-from unskew.files import named_tensors, read_json, read_tensors, write_json, write_tensors
+from unskew.files import (
+    named_tensors,
+    read_json,
+    read_tensors,
+    sync_folder,
+    write_json,
+    write_tensors,
+)
 from unskew.kernels import empty_sum, fold
-from unskew.ragged import concatenate, select
-from unskew.types import Cohort, Float32, Int64, UnskewError, Upload
+from unskew.ragged import select
+from unskew.types import Cohort, Float32, Int64, UnskewError
 
 FORMAT, STATE, REPLY, VERSION = "unskew-device", "unskew-device-state", "unskew-device-reply", 2
 
 
 class Progress(NamedTuple):
-    """Where a device stands: the last round it trained in, and for whom Step 2 is still due."""
+    """The last round a device trained in, and the users for whom Step 2 is pending (``due``)."""
 
     round: int
     rounds_trained: int
@@ -54,14 +65,14 @@ class Progress(NamedTuple):
 
 
 class Seeds(NamedTuple):
-    """What training draws from, and what noise does; the latter is never shared."""
+    """Seeds of training and of noise; the latter is never shared."""
 
     training: int
     noise: int
 
 
 class Device:
-    """The users of one node. Use it under ``locked(folder)``: one process at a time."""
+    """The users of one node. Use it under :func:`lock_folder`: one process at a time."""
 
     def __init__(self, folder: Path, task: Task, data: NodeData, seeds: Seeds) -> None:
         self.folder, self.task, self.data, self.seeds = folder, task, data, seeds
@@ -71,7 +82,7 @@ class Device:
 
     @staticmethod
     def join(folder: Path, data: Path, task: Task, *, shared_seed: bool) -> Device:
-        """The node's state as it is, or a fresh one if it takes part for the first time."""
+        """The node's saved state, or a new one if it takes part for the first time."""
         if (folder / "device.json").exists():
             about = read_json(folder / "device.json", FORMAT, VERSION)
             known = Task(**about["task"])
@@ -86,26 +97,26 @@ class Device:
             if fresh != about:
                 write_json(folder / "device.json", fresh)
             return device
-        node = _checked(read_node_data(data), data, task)
-        # With the federation's seed the server could name the negatives a device draws.
+        node = _check_size(read_node_data(data), data, task)
+        # With the federation's seed the server could work out the negatives a device draws.
         seed = task.seed if shared_seed else secrets.randbits(62)
         device = Device(folder, task, node, Seeds(seed, secrets.randbits(62)))
-        device._begin()
+        device._initialise()
         about = {"format": FORMAT, "version": VERSION, "data": str(data.resolve())}
-        about |= {"task": task.to_json(), "seeds": list(device.seeds), **_whose(node)}
+        about |= {"task": task.to_json(), "seeds": list(device.seeds), **_user_labels(node)}
         write_json(folder / "device.json", about)
         return device
 
     @staticmethod
     def open(folder: Path, data: Path | None = None, *, best: bool = False) -> Device:
-        """The state in a folder, wherever its data lies now; as of the ``best`` round, if the
-        server has named one."""
+        """Open the state in a folder: that of the ``best`` round if the server has named one.
+        ``data`` is needed only if the data folder has moved."""
         if not (folder / "device.json").exists():
             raise UnskewError(f"{folder} holds no device; it appears when a node first takes part.")
         about = read_json(folder / "device.json", FORMAT, VERSION)
         task, place = Task(**about["task"]), data or Path(about["data"])
-        node = _checked(read_node_data(place), place, task)
-        if _whose(node) != {key: about[key] for key in ("users", "numbers")}:
+        node = _check_size(read_node_data(place), place, task)
+        if _user_labels(node) != {key: about[key] for key in ("users", "numbers")}:
             raise UnskewError(
                 f"{place} is the data of other users than those whose state is in {folder}; "
                 "give the node its own data, or a new state folder."
@@ -116,10 +127,10 @@ class Device:
         return device
 
     def step1(self, round: int, download: Any, transform: Transform | None = None) -> Named:
-        """Train for a round; returns what leaves the node. Step 2 is then due."""
-        digest = digest_of(download)
+        """Train for a round and return the arrays that leave the node. Step 2 is then pending."""
+        digest = download_digest(download)
         if round <= self.progress.round:
-            return self._sent_before(round, digest)
+            return self._stored_reply(round, digest)
         self.step2()
         chosen = np.flatnonzero(np.isin(self.data.users, self.task.cohort_of(round)))
         self.devices.remember(round - 1, download)
@@ -137,15 +148,15 @@ class Device:
             sent[local] = upload.weight > 0
             self.devices.put(local, private, round - 1)
         self.devices.forget()
-        if total is None and not each:  # nobody's turn: a sum of nothing, or no upload
-            shape = shape_of(self.method, download, self.task.n_items, round)
-            total, each = no_sum(shape), [no_uploads(shape)]
+        if total is None and not each:  # no user of this node trains in this round
+            shape = upload_shape(self.method, download, self.task.n_items, round)
+            total, each = zero_sum(shape), [zero_uploads(shape)]
         if self.method.aggregation == "sum" and total is not None:
             reply = sum_message(total)
         else:
-            reply = each_message(self.data.users[chosen], _joined(each))
-        # In this order: what is lost in between is trained again, never sent without an account.
-        record(self.folder, transform, sent)
+            reply = each_message(self.data.users[chosen], concatenate_uploads(each))
+        # In this order: after a crash in between, an upload is made again, never sent uncounted.
+        record_uploads(self.folder, transform, sent)
         named = {f"upload.{name}": array for name, array in reply.items()}
         named |= {"round": np.array([round]), "digest": digest}
         write_tensors(self.folder / "reply.safetensors", named_tensors(named), REPLY, VERSION)
@@ -155,7 +166,7 @@ class Device:
         return reply
 
     def step2(self) -> bool:
-        """Do what the last round left to do; whether there was anything."""
+        """Do Step 2 of the last round if it is pending; returns whether it was."""
         round, _, due = self.progress
         if not len(due):
             return False
@@ -169,16 +180,23 @@ class Device:
         return True
 
     def keep_as_best(self, best: int) -> bool:
-        """The server says which round was best so far. If the device has not trained since, its
-        state is that round's, and is kept; whether it was."""
+        """Keep the state as that of the best round, unless the device has trained since; returns
+        whether it was kept. The file gets a second name, which later writes leave alone."""
         if not self.progress.rounds_trained or self.progress.round > best:
             return False
         self.step2()
-        keep(self.folder / "state.safetensors", self.folder / "best.safetensors")
+        link = self.folder / "link-state.safetensors"
+        link.unlink(missing_ok=True)
+        os.link(self.folder / "state.safetensors", link)
+        link.replace(self.folder / "best.safetensors")
+        link.unlink(
+            missing_ok=True
+        )  # renaming a link to another link of the same file does nothing
+        sync_folder(self.folder)
         return True
 
     def metric_sums(self, part: Any) -> dict[str, tuple[float, int]]:
-        """Of every metric, its sum over the node's users and over how many; nothing per user."""
+        """The sum of each metric over the node's users, and the number of users it is over."""
         self.step2()
         split = self.data.split
         everyone = np.arange(len(self.data.users))
@@ -191,7 +209,7 @@ class Device:
         return {name: (float(value.sum()), len(value)) for name, value in present.items()}
 
     def recommend(self, local: int, k: int) -> list[dict[str, Any]]:
-        """The best ``k`` items a user has not had, with the node's own model."""
+        """The best ``k`` items that a user has not had, by the node's own model."""
         self.step2()
         split, users = self.data.split, np.array([local])
         scores = self.scores(users)
@@ -209,7 +227,7 @@ class Device:
         ]
 
     def scores(self, local: Int64) -> Float32:
-        """Scores of all items, each user with the items it downloaded last."""
+        """Scores of all items, for each user with its last download."""
         scores = np.empty((len(local), self.task.n_items), np.float32)
         versions = self.devices.version[local]
         for version in np.unique(versions):
@@ -223,7 +241,7 @@ class Device:
         lists = select(split.train, local), select(split.excluded, local)
         return Cohort(self.data.users[local], *lists, split.n_items, self.seeds.training, round)
 
-    def _sent_before(self, round: int, digest: Int64) -> Named:
+    def _stored_reply(self, round: int, digest: Int64) -> Named:
         path = self.folder / "reply.safetensors"
         stored = read_tensors(path, REPLY, VERSION) if path.exists() else {}
         same = stored and stored["round"][0] == round and np.array_equal(stored["digest"], digest)
@@ -244,8 +262,8 @@ class Device:
         tensors = [*self.devices.tensors(), *named_tensors(at)]
         write_tensors(self.folder / "state.safetensors", tensors, STATE, VERSION)
 
-    def _begin(self) -> None:
-        """The node's users as a fresh federation has them."""
+    def _initialise(self) -> None:
+        """Give the node's users the state they have at the start of a federation."""
         n_users = int(self.data.users.max()) + 1
         server, private = self.method.init(n_users, self.task.n_items, self.task.seed)
         download = self.method.download(server)
@@ -260,7 +278,7 @@ class Device:
         self.progress = Progress(*at, saved["due"])
 
 
-def _checked(node: NodeData, data: Path, task: Task) -> NodeData:
+def _check_size(node: NodeData, data: Path, task: Task) -> NodeData:
     if node.split.n_items != task.n_items or node.users.max() >= task.n_users:
         raise UnskewError(
             f"{data} has {node.split.n_items} items and users up to {node.users.max()}; the "
@@ -269,8 +287,8 @@ def _checked(node: NodeData, data: Path, task: Task) -> NodeData:
     return node
 
 
-def _whose(node: NodeData) -> dict[str, Any]:
-    """Whose state it is, row by row."""
+def _user_labels(node: NodeData) -> dict[str, Any]:
+    """The users of a state, in the order of its rows."""
     return {"users": list(node.split.user_ids), "numbers": node.users.tolist()}
 
 
@@ -279,7 +297,6 @@ def _chunks(local: Int64) -> Iterator[Int64]:
         yield local[low : low + CHUNK]
 
 
-def _joined(uploads: list[Upload]) -> Upload:
-    rows = concatenate([upload.rows for upload in uploads])
-    dense = np.concatenate([upload.dense for upload in uploads])
-    return Upload(rows, dense, np.concatenate([upload.weight for upload in uploads]))
+if __name__ == "__main__":
+    with lock_folder(Path(sys.argv[1])):
+        Device.open(Path(sys.argv[1])).step2()

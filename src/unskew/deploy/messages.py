@@ -1,25 +1,25 @@
-"""What a node's reply holds, by name, and what the server makes of it; what a download must be.
+"""The arrays that nodes and server exchange, by name, and the checks that both make on arrival.
 
-For the methods that need only a sum, a node adds up its users' uploads itself and sends the rows
-that are not zero, the dense part and the weight; for the others it sends each upload with its
-user's number. These names are everything that may leave a node. The server trusts none of it:
-:func:`read_sum` and :func:`read_each` check names, types, shapes, order, finiteness and length
-before a number is used. Nor does a node trust the server: see :func:`read_download`.
+For methods that need only a sum, a node adds up its users' uploads and sends the rows that are not
+zero, the dense part and the weight. For other methods it sends each upload with its user's number.
+Only the arrays named here may leave a node. The server trusts none of them: :func:`read_sum` and
+:func:`read_each` check names, types, shapes, order, finiteness and norms before a value is used. A
+node does not trust the server either: see :func:`read_download`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.evaluation import per_user
 from unskew.files import checksum, named_tensors
 from unskew.kernels import empty_sum
 from unskew.ragged import concatenate, select
 from unskew.types import (
-    Bool,
     Cohort,
     Float32,
     Float64,
@@ -34,18 +34,29 @@ from unskew.types import (
     UploadSum,
 )
 
-Named = dict[str, NDArray[Any]]
+if TYPE_CHECKING:
+    from flwr.app import Message
 
+Named = dict[str, NDArray[Any]]
+MetricSums = dict[str, tuple[float, int]]
+"""The sum of each metric over a node's users, and the number of users it is over."""
+
+METRICS = frozenset(
+    f"{part}.{name}"
+    for part in ("validation", "test")
+    for name in per_user(np.zeros(0, np.int32), np.zeros(1, np.int64))
+)
+"""The names a node may report: the metrics of the evaluation itself."""
 _SUM = {"items": np.int32, "values": np.float32, "dense": np.float32, "weight": np.float64}
 _EACH = {"users": np.int64, "indptr": np.int64, **_SUM}
 
 
 class Rejected(Exception):
-    """An upload the server does not take in, and why."""
+    """A reply that the server does not accept; the message says why."""
 
 
 class Shape(NamedTuple):
-    """What the method itself uploads: columns of an item's row, and entries of the dense part."""
+    """The shape of an upload: number of items, columns of an item's row, size of the dense part."""
 
     n_items: int
     width: int
@@ -53,7 +64,7 @@ class Shape(NamedTuple):
 
 
 class NodeSum(NamedTuple):
-    """A node's weighted sum: some item rows, the dense part, the weight."""
+    """A node's weighted sum: the item rows that are not zero, the dense part, the weight."""
 
     items: Int32
     values: Float32
@@ -62,14 +73,14 @@ class NodeSum(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The longest update per unit of weight, and the largest weight of a node; 0: any."""
+    """Largest norm of an update per unit of weight, and largest weight of a node; 0: no limit."""
 
     norm: float = 0.0
     weight: float = 0.0
 
 
 def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_items: int) -> Any:
-    """A download in the method's own type, leaf by leaf as the method itself would make it."""
+    """Check a download array by array against one that the method makes itself."""
     individual = method.aggregation == "individual"  # their servers keep something per user
     server, _ = method.init(n_users if individual else 1, n_items, 0)
     example = method.download(server)
@@ -78,9 +89,9 @@ def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_item
     lengths = set()
     for name, like in zip(example._fields, example, strict=True):
         array = named[name]
-        # A method may hold back what it does not have yet; then the server's own leaf has its size.
+        # A method may send an empty array at first; the server's own array then has the full size.
         shapes = {like.shape, getattr(server, name, like).shape}
-        if isinstance(array, np.ndarray) and not len(like):  # a list of users, empty at first
+        if isinstance(array, np.ndarray) and not len(like):  # one row per user, none at first
             lengths.add(len(array) if array.ndim else -1)
             shapes = {(n, *like.shape[1:]) for n in lengths if 0 <= n <= n_users}
         if not isinstance(array, np.ndarray) or array.dtype != like.dtype:
@@ -95,15 +106,14 @@ def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_item
     return type(example)(**{name: np.ascontiguousarray(array) for name, array in named.items()})
 
 
-def digest_of(download: Any) -> Int64:
-    """By which a node knows a download again: SHA-256 as four numbers."""
+def download_digest(download: Any) -> Int64:
+    """SHA-256 of a download as four numbers, by which a node recognises it."""
     named = dict(zip(download._fields, download, strict=True))
     return np.frombuffer(bytes.fromhex(checksum(named_tensors(named))), np.int64)
 
 
-def shape_of(method: Method, download: Any, n_items: int, round: int) -> Shape:
-    """The shape of an upload in this round, found by asking the method for one: that of a user who
-    does not exist and has had the first item."""
+def upload_shape(method: Method, download: Any, n_items: int, round: int) -> Shape:
+    """The shape of an upload in this round, from training an invented user with one item."""
     _, private = method.init(1, n_items, 0)
     one = Ragged(np.array([0, 1]), np.zeros(1, np.int32))
     cohort = Cohort(np.zeros(1, np.int64), one, one, n_items, 0, round)
@@ -111,17 +121,17 @@ def shape_of(method: Method, download: Any, n_items: int, round: int) -> Shape:
     return Shape(n_items, upload.rows.values.shape[1], upload.dense.shape[1])
 
 
-def no_sum(shape: Shape) -> UploadSum:
-    return empty_sum(shape.n_items, no_uploads(shape))
+def zero_sum(shape: Shape) -> UploadSum:
+    return empty_sum(shape.n_items, zero_uploads(shape))
 
 
-def no_uploads(shape: Shape) -> Upload:
+def zero_uploads(shape: Shape) -> Upload:
     nothing = np.zeros((0, shape.dense), np.float32)
     return Upload(Rows.empty(0, shape.width), nothing, np.zeros(0))
 
 
 def sum_message(total: UploadSum) -> Named:
-    """A node's sum as it leaves: the rows that are not zero, in single precision."""
+    """The arrays of a node's sum: the rows that are not zero, in single precision."""
     items = np.flatnonzero(total.rows.any(axis=1)).astype(np.int32)
     return {
         "items": items,
@@ -132,7 +142,7 @@ def sum_message(total: UploadSum) -> Named:
 
 
 def each_message(users: Int64, upload: Upload) -> Named:
-    """Every user's upload as it leaves."""
+    """The arrays of all uploads of a node's users."""
     indptr, items, values = upload.rows
     return {
         "users": users.astype(np.int64),
@@ -144,8 +154,42 @@ def each_message(users: Int64, upload: Upload) -> Named:
     }
 
 
+def read_arrays(reply: Message) -> dict[str, Any]:
+    """The arrays of a Flower reply, by name; their content is checked by :func:`read_sum` or
+    :func:`read_each`."""
+    records = reply.content.array_records
+    if set(records) != {"upload"} or len(reply.content) != 1:
+        raise Rejected(f"the reply holds {', '.join(sorted(reply.content)) or 'nothing'}")
+    try:
+        named = {name: array.numpy() for name, array in records["upload"].items()}
+    except Exception as error:  # a hostile node can make reading fail in any way
+        raise Rejected(f"an array cannot be read ({type(error).__name__})") from None
+    if not all(isinstance(array, np.ndarray) for array in named.values()):
+        raise Rejected("an array is none")
+    return named
+
+
+def read_metric_sums(reply: Message, n_users: int) -> MetricSums:
+    """Check the metrics of a Flower reply; raises :class:`Rejected`."""
+    if set(reply.content) != {"sums"} or "sums" not in reply.content.metric_records:
+        raise Rejected(f"the reply holds {', '.join(sorted(reply.content)) or 'nothing'}")
+    found: MetricSums = {}
+    for name, pair in reply.content.metric_records["sums"].items():
+        if name not in METRICS:
+            raise Rejected("it reports something that is no metric")
+        if not isinstance(pair, list) or len(pair) != 2 or not np.isfinite(pair).all():
+            raise Rejected(f"{name} is not a sum and a count")
+        total, count = float(pair[0]), float(pair[1])
+        if not (0 <= count <= n_users and count == int(count)):
+            raise Rejected(f"{name} is of {count:g} users; the federation has {n_users}")
+        if not 0 <= total <= count * (1 + 1e-9):
+            raise Rejected(f"{name} is outside what {count:g} users can have")
+        found[name] = (total, int(count))
+    return found
+
+
 def read_sum(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -> NodeSum:
-    """A node's sum, or :class:`Rejected`."""
+    """Check the arrays of a node's sum; raises :class:`Rejected`."""
     _check_types(named, _SUM)
     items, values, dense = named["items"], named["values"], named["dense"]
     _check_shape("weight", named["weight"], (1,))
@@ -166,7 +210,8 @@ def read_sum(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) ->
 
 
 def read_each(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -> Uploads:
-    """A node's uploads one by one, or :class:`Rejected`. The norm here is each user's own."""
+    """Check the arrays of a node's single uploads, each user's norm by itself; raises
+    :class:`Rejected`."""
     _check_types(named, _EACH)
     users, indptr, items = named["users"], named["indptr"], named["items"]
     n = users.size
@@ -194,31 +239,35 @@ def read_each(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -
     return Uploads(users, Upload(rows, named["dense"], named["weight"]))
 
 
-def add(total: UploadSum, part: NodeSum) -> UploadSum:
-    """Take a node's sum in; ``total``'s arrays are changed in place."""
+def add_node(total: UploadSum, part: NodeSum) -> UploadSum:
+    """Add a node's sum to ``total``, whose arrays are changed in place."""
     total.rows[part.items] += part.values
     total.dense[:] += part.dense
     return UploadSum(total.rows, total.dense, total.weight + part.weight, total.clients + 1)
 
 
-def all_of(parts: list[Uploads], shape: Shape) -> Uploads:
-    """The uploads of all nodes in the order of their users, as the simulator has them."""
+def concatenate_uploads(uploads: Sequence[Upload]) -> Upload:
+    """The uploads of several groups of users as those of one group."""
+    rows = concatenate([upload.rows for upload in uploads])
+    dense = np.concatenate([upload.dense for upload in uploads])
+    return Upload(rows, dense, np.concatenate([upload.weight for upload in uploads]))
+
+
+def merge_uploads(parts: list[Uploads], shape: Shape) -> Uploads:
+    """The uploads of all nodes in order of user number, as in the simulator."""
     parts = [part for part in parts if len(part.users)]
     if not parts:
-        return Uploads(np.zeros(0, np.int64), no_uploads(shape))
+        return Uploads(np.zeros(0, np.int64), zero_uploads(shape))
     users = np.concatenate([part.users for part in parts])
-    order = np.argsort(users, kind="stable")
-    rows = select(concatenate([part.upload.rows for part in parts]), order)
-    dense = np.concatenate([part.upload.dense for part in parts])[order]
-    weight = np.concatenate([part.upload.weight for part in parts])[order]
-    return Uploads(users[order], Upload(rows, dense, weight))
+    merged = Uploads(users, concatenate_uploads([part.upload for part in parts]))
+    return select_uploads(merged, np.argsort(users, kind="stable"))
 
 
-def only(part: Uploads, kept: Bool) -> Uploads:
-    """The uploads of some of a node's users."""
+def select_uploads(part: Uploads, chosen: Int64) -> Uploads:
+    """The uploads at these positions, in this order."""
     rows, dense, weight = part.upload
-    rows = select(rows, np.flatnonzero(kept))
-    return Uploads(part.users[kept], Upload(rows, dense[kept], weight[kept]))
+    upload = Upload(select(rows, chosen), dense[chosen], weight[chosen])
+    return Uploads(part.users[chosen], upload)
 
 
 def _check_types(named: Mapping[str, NDArray[Any]], expected: Mapping[str, Any]) -> None:

@@ -1,13 +1,13 @@
 """Secure aggregation with Flower's SecAgg+ (Bell et al., CCS 2020): the server learns the sum only.
 
-Flower's workflow computes a weighted mean of vectors with quantised entries, and shows the weights.
-So every node sends with weight one, and its own weight as one more masked entry:
+Flower's workflow computes a weighted mean of vectors with quantised entries, and reveals the
+weights. So every node sends with weight one, and its own weight as one more masked entry:
 
     v_n = f_n (sum of the node's weighted rows | dense part | weight) / max_weight
 
 with f_n <= 1 so that no entry leaves SecAgg+'s range: a node beyond ``max-weight`` or
-``secure-clip`` counts for less, its direction unchanged. The mean times the number of nodes is the
-sum, up to the quantisation: at most one step of 2 clip / quanta per node and entry, times
+``secure-clip`` counts for less, in the same direction. The mean times the number of nodes is the
+sum, up to the quantisation error: at most one step of 2 clip / quanta per node and entry, times
 max-weight.
 """
 
@@ -35,33 +35,34 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 from flwr.serverapp import Grid
 
-from unskew.deploy._task import Rules, Task
-from unskew.deploy._wire import Named, Shape
+from unskew.deploy.messages import Named, Shape
+from unskew.deploy.task import Rules, Task
 from unskew.types import Float64, UploadSum
 
 log = logging.getLogger("flwr")
 
 
 def quanta(n_nodes: int) -> int:
-    """Steps an entry's range is cut into: as many as the sum of so many nodes has room for in
-    SecAgg+'s 2^32."""
+    """Quantisation steps of an entry: the most for which the sum of so many nodes fits SecAgg+'s
+    2^32."""
     return 1 << (31 - max(n_nodes - 1, 1).bit_length())
 
 
 def is_secure(message: Message) -> bool:
+    """Whether a message belongs to Flower's SecAgg+ protocol."""
     return RECORD_KEY_CONFIGS in message.content.config_records
 
 
 def mask_if_asked(message: Message, context: Context, call_next: Any) -> Message:
-    """Flower's mod for the messages of its protocol, and nothing for the others."""
+    """Apply Flower's SecAgg+ mod to the messages of its protocol, and nothing to the others."""
     if is_secure(message):
         return secaggplus_mod(message, context, call_next)
     reply: Message = call_next(message, context)
     return reply
 
 
-def masked_content(upload: Named, task: Task, rules: Rules) -> RecordDict:
-    """What Flower's mod masks: v_n, in the layout it asks for."""
+def secure_content(upload: Named, task: Task, rules: Rules) -> RecordDict:
+    """The vector v_n, in the layout that Flower's mod masks."""
     width = upload["values"].shape[1]
     rows = np.zeros((task.n_items, width))
     rows[upload["items"]] = upload["values"]
@@ -78,11 +79,10 @@ def masked_content(upload: Named, task: Task, rules: Rules) -> RecordDict:
 def secure_sum(
     grid: Grid, context: Context, round: int, nodes: list[int], content: Any, rules: Rules
 ) -> tuple[Float64 | None, int]:
-    """Run the protocol once: the sum of the nodes' vectors (None if it failed), and of how many.
-
-    ``content`` makes the message a node gets; Flower adds its own part."""
-    conductor = _Conductor(nodes)
-    legacy = LegacyContext(context, strategy=conductor, client_manager=conductor)
+    """Run the protocol once; returns the sum of the nodes' vectors (None if it failed) and the
+    number of nodes in it. ``content`` makes the message to a node; Flower adds its own part."""
+    strategy = _Strategy(nodes)
+    legacy = LegacyContext(context, strategy=strategy, client_manager=strategy)
     legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: round})
     legacy.state.array_records[MAIN_PARAMS_RECORD] = ArrayRecord()
     workflow = _Workflow(
@@ -95,12 +95,12 @@ def secure_sum(
         timeout=rules.round_timeout,
     )
     workflow(grid, legacy)
-    mean, n_nodes = conductor.mean, conductor.n_nodes
+    mean, n_nodes = strategy.mean, strategy.n_nodes
     return (None if mean is None else mean * n_nodes), n_nodes
 
 
-def unmasked(vector: Float64, shape: Shape, rules: Rules, n_nodes: int) -> UploadSum:
-    """The summed vector as what the method's server expects."""
+def to_upload_sum(vector: Float64, shape: Shape, rules: Rules, n_nodes: int) -> UploadSum:
+    """The summed vector in the form that the method's ``aggregate`` takes."""
     vector = vector * rules.max_weight
     cut = shape.n_items * shape.width
     rows = vector[:cut].reshape(shape.n_items, shape.width)
@@ -108,7 +108,7 @@ def unmasked(vector: Float64, shape: Shape, rules: Rules, n_nodes: int) -> Uploa
 
 
 class _Workflow(SecAggPlusWorkflow):
-    """Flower's protocol around our own messages."""
+    """Flower's protocol with our own messages in it."""
 
     def __init__(self, content: Any, **options: Any) -> None:
         super().__init__(**options)
@@ -121,14 +121,15 @@ class _Workflow(SecAggPlusWorkflow):
 
 
 class _Node:
-    """All the workflow asks of a client's proxy."""
+    """The part of a Flower client proxy that the workflow uses."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
 
 
-class _Conductor:
-    """All the workflow asks of a strategy and a client manager: which nodes, and take the mean."""
+class _Strategy:
+    """The parts of a Flower strategy and client manager that the workflow uses: it names the nodes
+    and receives the mean."""
 
     def __init__(self, nodes: list[int]) -> None:
         self._nodes = nodes

@@ -1,18 +1,21 @@
-"""What a federation has agreed on, and the limits its server keeps: read from Flower's run-config.
+"""The settings of a deployed federation: Flower's run-config, and the app that carries it.
 
-Both apps read the same run-config, so a node and the server build the same method. Values are
-numbers, truths and strings, as Flower allows; the method's own settings are one string of
+The server and the nodes read the same run-config, so they build the same method. Values are
+numbers, booleans and strings, as Flower allows; the method's own settings are one string of
 ``key=value`` pairs.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from unskew.engine import draw_cohort
+from unskew.files import write_text
 from unskew.methods import create
 from unskew.types import Int64, Method, UnskewError
 
@@ -36,12 +39,41 @@ DEFAULTS: dict[str, str | int | float | bool] = {
     "secure": False,
     "secure-clip": 8.0,
 }
-"""Every key of the run-config, with the value it has where a run says nothing."""
+"""Every key of the run-config, with its default."""
+_MINIMUM = {"min-nodes": 1, "evaluate-every": -1}
+"""Smallest value of a numeric key; 0 for those not listed."""
+_POSITIVE = ("round-timeout", "secure-clip")
+"""Numeric keys that must not be 0."""
+_PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "unskew-app"
+version = "1.0.0"
+description = "Unskew on Flower"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "unskew"
+
+[tool.flwr.app.components]
+serverapp = "unskew_app.server:app"
+clientapp = "unskew_app.client:app"
+
+[tool.flwr.app.config]
+"""
+"""The start of the app's ``pyproject.toml``; the run-config follows."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A method, a seed and the federation's size: what a node and the server must agree on."""
+    """The method, seed and size of a federation: what nodes and server must agree on."""
 
     method: str
     settings: str
@@ -54,11 +86,11 @@ class Task:
         return create(self.method, **{key: value for key, _, value in pairs})
 
     def cohort_of(self, round: int) -> Int64:
-        """The clients of a round, as the simulator draws them."""
+        """The users who train in a round, as the simulator draws them."""
         return draw_cohort(self.seed, round, self.n_users, self.build().config.participation)
 
     def identity(self) -> dict[str, Any]:
-        """What makes it this federation and no other. How long it goes on does not."""
+        """The settings that tell this federation from another: all but the number of rounds."""
         config = asdict(self.build().config)
         del config["rounds"]
         return vars(self) | {"settings": config}
@@ -69,10 +101,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Rules:
-    """How the server conducts a run."""
+    """How the server runs the rounds, and the limits it sets for uploads."""
 
     min_nodes: int
-    """A round starts once this many nodes are there."""
+    """Nodes that must be connected before a round starts."""
     wait_for_nodes: float
     """Seconds to wait for them before the run stops."""
     round_timeout: float
@@ -80,12 +112,12 @@ class Rules:
     evaluate_every: int
     """Rounds between federated evaluations; 0: only after the last, -1: never."""
     max_norm: float
-    """The longest update per unit of weight that is taken in; 0: any."""
+    """Largest norm of an update per unit of weight; 0: no limit."""
     max_weight: float
-    """The largest weight a node may claim; 0: any, but with ``robust`` no node counts for more than
-    the median one. Secure aggregation needs one."""
+    """Largest weight of a node; 0: no limit, but with ``robust`` no node counts for more than the
+    median node. Secure aggregation needs a limit."""
     robust: Robust
-    """What protects the sum from hostile nodes."""
+    """How the sum is protected from hostile nodes."""
     trim: float
     """For ``trimmed``: the share of nodes left out at either end."""
     secure: bool
@@ -95,64 +127,70 @@ class Rules:
 
 
 def read_run_config(given: Mapping[str, Any]) -> tuple[Task, Rules]:
-    """The run-config as values, checked; a mistake is one sentence that names the key."""
+    """Check a run-config and return it as values; an error names the key."""
     for key in given:
         if key not in DEFAULTS:
             raise UnskewError(f'The run-config has no "{key}"; it has {", ".join(DEFAULTS)}.')
-    values = {key: _typed(key, given.get(key, default)) for key, default in DEFAULTS.items()}
+    values = {key: _check_value(key, given.get(key, default)) for key, default in DEFAULTS.items()}
     task = Task(*(values[key] for key in ("method", "settings", "seed", "users", "items")))
     if task.n_users < 1 or task.n_items < 1:
         raise UnskewError("The run-config needs users and items: how many the federation has.")
-    rules = Rules(
-        values["min-nodes"],
-        values["wait-for-nodes"],
-        values["round-timeout"],
-        values["evaluate-every"],
-        values["max-norm"],
-        values["max-weight"],
-        values["robust"],
-        values["trim"],
-        values["secure"],
-        values["secure-clip"],
-    )
-    _check(task.build(), rules)
+    rules = Rules(**{field.name: values[field.name.replace("_", "-")] for field in fields(Rules)})
+    _check_rules(task.build(), rules)
     return task, rules
 
 
 def parse_config(given: Mapping[str, str]) -> dict[str, str | int | float | bool]:
-    """A run-config as it is typed on a command line, in the types of its keys."""
+    """Convert a run-config typed on a command line to the types of its keys."""
     parsed: dict[str, str | int | float | bool] = {}
     for key, text in given.items():
         kind = type(DEFAULTS.get(key, ""))
         try:
-            truths = {"true": True, "false": False}
-            parsed[key] = truths[text.lower()] if kind is bool else kind(text)
+            booleans = {"true": True, "false": False}
+            parsed[key] = booleans[text.lower()] if kind is bool else kind(text)
         except (KeyError, ValueError):
             wanted = "true or false" if kind is bool else "a number"
             raise UnskewError(f"{key} = {text} must be {wanted}.") from None
     return parsed
 
 
-_LEAST = {"min-nodes": 1, "evaluate-every": -1}
-_ABOVE_0 = ("round-timeout", "secure-clip")
+def write_app(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the folder that ``flwr run FOLDER`` packs and sends.
+
+    It holds a ``pyproject.toml`` with the run-config and two one-line modules. Everything else is
+    the ``unskew`` installed on the machines. The run-config is checked here, not on the first node.
+    """
+    values = {**DEFAULTS, **config}
+    read_run_config(values)
+    # Strings, numbers and booleans are written alike in JSON and TOML.
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    files = {
+        "pyproject.toml": _PYPROJECT + lines,
+        "unskew_app/__init__.py": "",
+        "unskew_app/client.py": 'from unskew.deploy.client import app\n\n__all__ = ["app"]\n',
+        "unskew_app/server.py": 'from unskew.deploy.server import app\n\n__all__ = ["app"]\n',
+    }
+    for name, text in files.items():
+        write_text(folder / name, text)
 
 
-def _typed(key: str, value: Any) -> Any:
-    """The value in its key's type; a number is finite and not below what makes sense."""
+def _check_value(key: str, value: Any) -> Any:
+    """The value in its key's type; numbers must be finite and within their bounds."""
     kind = type(DEFAULTS[key])
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
         raise UnskewError(f"{key} = {value!r} in the run-config must be of type {kind.__name__}.")
     if isinstance(value, int | float):
-        least = _LEAST.get(key, 0)
-        if not math.isfinite(value) or value < least or (key in _ABOVE_0 and value == 0):
-            bound = "above 0" if key in _ABOVE_0 else f"at least {least}"
+        least = _MINIMUM.get(key, 0)
+        if not math.isfinite(value) or value < least or (key in _POSITIVE and value == 0):
+            bound = "above 0" if key in _POSITIVE else f"at least {least}"
             raise UnskewError(f"{key} = {value} in the run-config must be finite and {bound}.")
     return value
 
 
-def _check(method: Method, rules: Rules) -> None:
+def _check_rules(method: Method, rules: Rules) -> None:
+    """Refuse combinations of a method and rules that cannot work."""
     if method.aggregation == "central":
         raise UnskewError(
             f"{method.name} is not federated: it needs all interactions in one place."

@@ -1,7 +1,7 @@
-"""A development certificate authority: TLS for the server and the nodes, a key per node.
+"""A development certificate authority: TLS for the server and the nodes, and a key per node.
 
-For trying things out and for small closed federations. A larger one takes the certificates of its
-own authority; the file names are the same.
+It is for trials and small closed federations. A larger one uses certificates of its own authority
+under the same file names.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from typing import Any
 from unskew.files import write_bytes
 from unskew.types import UnskewError
 
-_DAYS = 825
-"""The longest a server's certificate may last for some clients."""
-_HERE = ("localhost", "127.0.0.1", "::1")
-_NAME = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNORECASE)
+_CERTIFICATE_DAYS = 825
+"""Longest validity of a server certificate that all clients accept."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNORECASE)
 
 
 def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
-    """Write ca, server and node files; returns their paths. What is there already stays."""
+    """Write the files of the CA, the server and the nodes that are missing; returns their paths."""
     try:
         from cryptography.hazmat.primitives import serialization
     except ImportError:
         raise UnskewError("Keys need an extra package: pip install 'unskew[flower]'.") from None
     if nodes < 1:
         raise UnskewError(f"--nodes {nodes} must be at least 1.")
-    names = [_host(host) for host in dict.fromkeys([*_HERE, *hosts])]
+    names = [_host(host) for host in dict.fromkeys([*_LOOPBACK, *hosts])]
     try:
-        # Only a folder of our own making is closed to others; secret files always are.
+        # A folder that exists keeps its permissions; secret files are always closed to others.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         raise UnskewError(f"{folder} cannot be a folder; name another one for the keys.") from None
     written = []
     if not (folder / "ca.key").exists():
-        written += _authority(folder)
+        written += _write_authority(folder)
     issuer = _Issuer(folder)
     if not (folder / "server.key").exists():
         written += issuer.issue("server", names)
-    elif not set(names) <= _named_in(folder / "server.crt"):
+    elif not set(names) <= _certificate_hosts(folder / "server.crt"):
         raise UnskewError(
             f"{folder}/server.crt is not for {', '.join(hosts)}; delete server.key and server.crt "
             "there to have them made anew."
@@ -52,7 +52,7 @@ def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
         if (folder / f"{name}.auth").exists():
             continue
         # The node's own runtime listens on loopback only.
-        written += issuer.issue(name, [_host(host) for host in _HERE])
+        written += issuer.issue(name, [_host(host) for host in _LOOPBACK])
         key = _new_key()
         private = key.private_bytes(
             serialization.Encoding.PEM,
@@ -67,7 +67,8 @@ def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
     return written
 
 
-def _authority(folder: Path) -> list[Path]:
+def _write_authority(folder: Path) -> list[Path]:
+    """Make the CA's key and self-signed certificate."""
     from cryptography import x509
 
     key = _new_key()
@@ -83,6 +84,8 @@ def _authority(folder: Path) -> list[Path]:
 
 
 class _Issuer:
+    """Signs certificates with the CA of a folder."""
+
     def __init__(self, folder: Path) -> None:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -99,7 +102,7 @@ class _Issuer:
 
         key = _new_key()
         certificate = (
-            _builder(_name(name), self._ca.subject, key, days=_DAYS)
+            _builder(_name(name), self._ca.subject, key, days=_CERTIFICATE_DAYS)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
             .add_extension(
@@ -126,13 +129,14 @@ def _name(common: str) -> Any:
 
 
 def _host(host: str) -> Any:
+    """A host name or address in the form certificates hold."""
     from cryptography import x509
 
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    if not _NAME.fullmatch(host) or len(host) > 253:
+    if not _HOST_NAME.fullmatch(host) or len(host) > 253:
         raise UnskewError(
             f'--host "{host}" must be an address or a host name of letters, digits, hyphens and '
             "dots; names in other scripts in their xn-- form."
@@ -140,8 +144,8 @@ def _host(host: str) -> Any:
     return x509.DNSName(host)
 
 
-def _named_in(path: Path) -> set[Any]:
-    """The names and addresses a certificate is for."""
+def _certificate_hosts(path: Path) -> set[Any]:
+    """The host names and addresses of a certificate."""
     from cryptography import x509
 
     try:
@@ -182,6 +186,6 @@ def _write_pair(folder: Path, name: str, key: Any, certificate: Any, signer: Any
 
 
 def _write(path: Path, data: bytes, secret: bool = False) -> Path:
-    """Secrets are never readable by others, not even for a moment."""
+    """Write a file; a secret one is never readable by others, not even for a moment."""
     write_bytes(path, data, mode=0o600 if secret else 0o644)
     return path

@@ -1,13 +1,17 @@
 """A node's data: the interactions of its users, split, with their numbers in the federation.
 
-``data.safetensors`` holds the numbers and lists, ``labels.json`` the names people know them by. A
-device makes its own (``unskew deploy data``) from its file and the catalogue everybody shares;
-simulations and demos cut a whole data set into nodes.
+``data.safetensors`` holds the item lists, ``labels.json`` the labels of users and items. A device
+makes its own (``unskew deploy data``) from its file and the catalogue that all nodes share.
+Simulations and demos divide a whole data set into nodes. All files of a node are readable by their
+owner only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.deploy._files import private
 from unskew.files import named_tensors, read_json, read_tensors, write_json, write_tensors
 from unskew.ragged import filter_entries, owners, select
 from unskew.types import Int32, Int64, Ragged, Split, UnskewError
@@ -31,22 +34,22 @@ class NodeData(NamedTuple):
     split: Split
 
 
-def of_users(split: Split, users: Int64) -> NodeData:
+def take_users(split: Split, users: Int64) -> NodeData:
     """These users' part of a federation's split."""
     lists: dict[str, Any] = {name: select(getattr(split, name), users) for name in _LISTS}
     labels = [split.user_ids[user] for user in users.tolist()]
     return NodeData(users, replace(split, user_ids=labels, sampled=split.sampled[users], **lists))
 
 
-def shares(n_users: int, n_nodes: int) -> list[Int64]:
-    """All users dealt out to nodes, as evenly as can be."""
+def divide_users(n_users: int, n_nodes: int) -> list[Int64]:
+    """The user numbers of each node, divided as evenly as possible."""
     if not 1 <= n_nodes <= n_users:
         raise UnskewError(f"{n_users} users cannot be shared by {n_nodes} nodes.")
     return [part.astype(np.int64) for part in np.array_split(np.arange(n_users), n_nodes)]
 
 
 def write_node_data(folder: Path, data: NodeData) -> None:
-    """For nobody but the owner to read."""
+    """Write a node's data, readable by its owner only."""
     named: dict[str, NDArray[Any]] = {"users": data.users, "sampled": data.split.sampled}
     for name in _LISTS:
         ragged: Ragged = getattr(data.split, name)
@@ -63,12 +66,13 @@ def write_node_data(folder: Path, data: NodeData) -> None:
         "titles": None if split.titles is None else list(split.titles),
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with private():
+    with owner_only():
         write_json(folder / "labels.json", labels)
         write_tensors(folder / "data.safetensors", named_tensors(named), FORMAT, VERSION)
 
 
 def read_node_data(folder: Path) -> NodeData:
+    """Read what :func:`write_node_data` wrote."""
     if not (folder / "data.safetensors").exists():
         raise UnskewError(f"{folder} holds no node data; make it with `unskew deploy data`.")
     labels = read_json(folder / "labels.json", LABELS, VERSION)
@@ -90,45 +94,69 @@ def read_node_data(folder: Path) -> NodeData:
 
 
 def write_catalogue(path: Path, split: Split) -> None:
-    """The items in the order all nodes number them: what the server's operator hands out."""
+    """Write the items in the order in which all nodes number them, for the operator to share."""
     titles = None if split.titles is None else list(split.titles)
     header = {"format": CATALOGUE, "version": VERSION}
     write_json(path, header | {"items": list(split.item_ids), "titles": titles})
 
 
-def in_catalogue(split: Split, path: Path) -> tuple[Split, int]:
-    """A device's own split in the catalogue's item numbers, and how many entries are not in it."""
-    catalogue = read_json(path, CATALOGUE, VERSION)
-    number = {label: n for n, label in enumerate(catalogue["items"])}
+def renumber_items(split: Split, catalogue: Path) -> tuple[Split, int]:
+    """A device's own split in the catalogue's item numbers, and the number of held rows that are
+    not in the catalogue."""
+    labels = read_json(catalogue, CATALOGUE, VERSION)
+    number = {label: n for n, label in enumerate(labels["items"])}
     known = np.array([number.get(label, -1) for label in split.item_ids], np.int32)
-    lists: dict[str, Any] = {name: _renumbered(getattr(split, name), known) for name in _LISTS}
+    lists: dict[str, Any] = {name: _renumber(getattr(split, name), known) for name in _LISTS}
     empty = np.flatnonzero(lists["train"].counts() == 0)
     if len(empty):
         raise UnskewError(
-            f"User {split.user_ids[empty[0]]} has no training item in {path}; "
+            f"User {split.user_ids[empty[0]]} has no training item in {catalogue}; "
             "are the items labelled as in the catalogue?"
         )
-    held = ("train", "validation", "test")
-    lost = sum(len(getattr(split, name).items) - len(lists[name].items) for name in held)
+    rows = ("train", "validation", "test")
+    lost = sum(len(getattr(split, name).items) - len(lists[name].items) for name in rows)
     for name in ("seen", "excluded"):
         order = np.lexsort((lists[name].items, owners(lists[name].indptr)))
         lists[name] = lists[name]._replace(items=lists[name].items[order])
     sampled = np.where(split.sampled < 0, -1, known[split.sampled]).astype(np.int32)
-    labels = {"item_ids": catalogue["items"], "titles": catalogue["titles"]}
-    return replace(split, sampled=sampled, **labels, **lists), lost
+    lists |= {"item_ids": labels["items"], "titles": labels["titles"]}
+    return replace(split, sampled=sampled, **lists), lost
 
 
-def numbered(split: Split, first_user: int) -> NodeData:
-    """A node's own split with the federation-wide numbers its users were given."""
+def number_users(split: Split, first_user: int) -> NodeData:
+    """A node's own split, its users numbered on from ``first_user``."""
     return NodeData(np.arange(first_user, first_user + split.n_users, dtype=np.int64), split)
 
 
-def place_of(user: str, labels: Sequence[str]) -> int:
+def find_user(user: str, labels: Sequence[str]) -> int:
+    """The position of a user's label."""
     if user not in labels:
         raise UnskewError(f'There is no user "{user}" here; users are labelled like "{labels[0]}".')
     return labels.index(user)
 
 
-def _renumbered(ragged: Ragged, known: Int32) -> Ragged:
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """Files and folders made in this block are readable by their owner only (0600 and 0700)."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold a device's folder for this process alone, and make what it writes readable by the owner
+    only. The lock ends with the process."""
+    with owner_only():
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _renumber(ragged: Ragged, known: Int32) -> Ragged:
+    """The lists in new item numbers, without the items whose new number is -1."""
     items = known[ragged.items]
     return filter_entries(ragged._replace(items=items), items >= 0)

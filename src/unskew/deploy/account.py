@@ -1,7 +1,7 @@
-"""What a device's uploads have given away so far: how often each user sent, under which noise.
+"""Privacy account of a device: how many uploads each user has sent, and under which noise.
 
-Written before an upload leaves, so a crash can count one twice but never forget one. Uploads that
-passed no mechanism of :mod:`unskew.privacy` are counted too: they end every guarantee.
+An upload is counted before it leaves, so a crash can count one twice but never miss one. Uploads
+without a mechanism of :mod:`unskew.privacy` are counted too: they end every guarantee.
 """
 
 from __future__ import annotations
@@ -21,45 +21,48 @@ from unskew.types import Bool, UnskewError
 FORMAT, VERSION = "unskew-device-privacy", 1
 
 
-def record(folder: Path, transform: Transform | None, sent: Bool) -> None:
-    """Count an upload of each user who sent one; ``sent`` has all users of the node."""
+def record_uploads(folder: Path, transform: Transform | None, sent: Bool) -> None:
+    """Count an upload for each user of the node for whom ``sent`` is true."""
     if not sent.any():
         return
     mechanism, shape = None, Shape(0, 0, 0)
     if isinstance(transform, PrivateUploads) and transform.shape is not None:
         mechanism, shape = asdict(transform.mechanism), transform.shape
-    entries = _entries(folder)
+    entries = _read_entries(folder)
     same = [entry for entry in entries if entry["mechanism"] == mechanism]
     if not same:
         same = [{"mechanism": mechanism, "shape": list(shape), "uploads": [0] * len(sent)}]
         entries += same
-    # A method may send more in some rounds than in others: the largest counts.
+    # A method may send more in some rounds than in others; the largest upload counts.
     if shape.entries > Shape(*same[0]["shape"]).entries:
         same[0]["shape"] = list(shape)
     same[0]["uploads"] = (np.array(same[0]["uploads"]) + sent).tolist()
     write_json(folder / "privacy.json", {"format": FORMAT, "version": VERSION, "sent": entries})
 
 
-def guarantee(folder: Path) -> dict[str, Any]:
-    """What all uploads so far guarantee together, as JSON with a sentence."""
-    entries = _entries(folder)
+def privacy_guarantee(folder: Path) -> dict[str, Any]:
+    """The privacy guarantee of all uploads so far, for JSON, with a sentence."""
+    entries = _read_entries(folder)
     uploads = sum(sum(entry["uploads"]) for entry in entries)
     if not uploads:
         return {"holds": True, "epsilon": 0.0, "delta": 0.0, "statement": "nothing was sent yet"}
     for entry in entries:
-        why = _missing(entry["mechanism"])
+        why = _why_none(entry["mechanism"])
         if why:
             n = sum(entry["uploads"])
-            said = f"no guarantee: {n:,} of {uploads:,} uploads {why}"
-            return {"holds": False, "statement": said}
+            statement = f"no guarantee: {n:,} of {uploads:,} uploads {why}"
+            return {"holds": False, "statement": statement}
     try:
-        # Different mechanisms, each at its own delta: their epsilons and deltas add up.
+        # The epsilons and deltas of different mechanisms add up.
         epsilon = sum(_epsilon(entry) for entry in entries)
     except UnskewError as error:
         return {"holds": True, "statement": f"not computed: {error}"}
     delta, most = DELTA * len(entries), max(max(entry["uploads"]) for entry in entries)
-    said = f"({epsilon:.3g}, {delta:g})-local differential privacy after at most {most} uploads"
-    return {"holds": True, "epsilon": epsilon, "delta": delta, "statement": f"{said} of a user"}
+    statement = (
+        f"({epsilon:.3g}, {delta:g})-local differential privacy after at most {most} uploads "
+        "of a user"
+    )
+    return {"holds": True, "epsilon": epsilon, "delta": delta, "statement": statement}
 
 
 def _epsilon(entry: Mapping[str, Any]) -> float:
@@ -68,7 +71,8 @@ def _epsilon(entry: Mapping[str, Any]) -> float:
     return local_epsilon(mechanism.kind, ratio, max(entry["uploads"]))
 
 
-def _missing(mechanism: Mapping[str, Any] | None) -> str:
+def _why_none(mechanism: Mapping[str, Any] | None) -> str:
+    """Why uploads under this mechanism have no guarantee; empty if they have one."""
     if mechanism is None:
         return "passed no mechanism of unskew.privacy"
     if mechanism["clip"] is None:
@@ -76,7 +80,7 @@ def _missing(mechanism: Mapping[str, Any] | None) -> str:
     return "" if mechanism["noise"] > 0 else "carried no noise"
 
 
-def _entries(folder: Path) -> list[dict[str, Any]]:
+def _read_entries(folder: Path) -> list[dict[str, Any]]:
     path = folder / "privacy.json"
     if not path.exists():
         return []

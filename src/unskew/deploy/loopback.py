@@ -1,7 +1,7 @@
 """A whole federation on one machine, with the processes, certificates and keys of a real one.
 
-One SuperLink, some SuperNodes, all on loopback with TLS and node authentication: what the demo
-shows and the tests break. Each process has a log in the folder.
+One SuperLink and some SuperNodes run on loopback with TLS and node authentication, for the demo and
+the tests. Each process writes a log into the folder.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from unskew.deploy._keys import write_keys
+from unskew.deploy.keys import write_keys
 from unskew.types import UnskewError
 
-_PATIENCE = 180.0
-"""Seconds until something that should have happened has not."""
-_ASK_SECONDS = 15.0
+_TIMEOUT_SECONDS = 180.0
+"""Longest wait for a process to start, to answer or to end."""
+_STATUS_SECONDS = 15.0
+"""Time between two questions to Flower for a run's status; each costs a process."""
 _RESTART_SECONDS = 5.0
+"""Pause before a node that was refused is started again."""
 
 
 class Loopback:
-    """Processes on loopback; leaving the ``with`` block ends those that still run."""
+    """Processes on loopback; leaving the ``with`` block kills those that still run."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder, self.keys = folder.resolve(), folder.resolve() / "keys"
@@ -40,7 +42,7 @@ class Loopback:
             "FLWR_HOME": str(self.folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            # Flower starts its helpers by name: they stand beside this Python.
+            # Flower starts its helper programs by name; they are in the folder of this Python.
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
         (self.folder / "flwr").mkdir(parents=True, exist_ok=True)
@@ -68,14 +70,14 @@ class Loopback:
             *("--database", str(self.folder / "superlink.db")),
             "--disable-runtime-dependency-installation",
         )
-        self._wait(lambda: _listens(self.port), "superlink")
+        self._wait_for_start(lambda: _listens(self.port), "superlink")
 
     def register(self, number: int) -> None:
-        """Let a node in, by its public key."""
+        """Admit a node by its public key."""
         self.flwr("supernode", "register", str(self.keys / f"node-{number}.auth.pub"), "lo")
 
     def start_node(self, number: int, config: Mapping[str, Any], **variables: str) -> None:
-        """Start a node; ``config`` is its node-config. :meth:`wait_for_node` sees it in."""
+        """Start a node; ``config`` is its node-config. Then call :meth:`wait_for_node`."""
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         self._start(
             f"node-{number}",
@@ -89,9 +91,9 @@ class Loopback:
         )
 
     def wait_for_node(self, number: int, config: Mapping[str, Any], **variables: str) -> None:
-        """Wait until a started node is in. Flower refuses a node that was killed for as long as it
-        is not missed, up to a minute: it is then started again, as a service manager would do."""
-        name, ends = f"node-{number}", time.monotonic() + _PATIENCE
+        """Wait until a started node is connected. Flower refuses a node that was killed until it
+        notices, up to a minute; the node is then started again, as a service manager would."""
+        name, ends = f"node-{number}", time.monotonic() + _TIMEOUT_SECONDS
         while "SuperNode ID" not in self.log(name)[self._logged[name] :]:
             if time.monotonic() > ends:
                 raise UnskewError(f"{name} did not get in; see {self.folder / name}.log.")
@@ -102,7 +104,7 @@ class Loopback:
             time.sleep(0.1)
 
     def start_run(self, app: Path, **config: str | int | float | bool) -> str:
-        """Hand the app to the SuperLink; returns the run's id."""
+        """Send the app to the SuperLink; returns the run's id."""
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         options = ["--run-config", pairs] if pairs else []
         answer = json.loads(self.flwr("run", str(app), "lo", "--format", "json", *options))
@@ -111,7 +113,7 @@ class Loopback:
         return str(answer["run-id"])
 
     def status(self, run_id: str) -> str:
-        """For example ``running`` or ``finished:completed``."""
+        """The run's status, for example ``running`` or ``finished:completed``."""
         answer = json.loads(self.flwr("list", "lo", "--run-id", run_id, "--format", "json"))
         return str(answer["runs"][0]["status"])
 
@@ -130,7 +132,7 @@ class Loopback:
             meanwhile()
             if (server / "outcome.json").exists():
                 return True
-            if time.monotonic() - asked > _ASK_SECONDS:  # asking costs a process of Flower's
+            if time.monotonic() - asked > _STATUS_SECONDS:
                 asked = time.monotonic()
                 status = self.status(run_id)
                 if status.startswith("finished") and not (server / "outcome.json").exists():
@@ -140,7 +142,7 @@ class Loopback:
         self.wait_until(ended, "the run's end", seconds)
 
     def run_log(self, run_id: str) -> str:
-        """What the ServerApp has logged."""
+        """The log of the ServerApp."""
         return self.flwr("log", run_id, "lo", "--show")
 
     def wait_until(self, happens: Callable[[], bool], what: str, seconds: float = 300.0) -> None:
@@ -153,7 +155,7 @@ class Loopback:
             time.sleep(0.2)
 
     def kill(self, name: str) -> None:
-        """SIGKILL to a process and its children, as a crash or a power cut would."""
+        """Send SIGKILL to a process and its children, like a crash or a power cut."""
         process = self._processes.pop(name, None)
         if process is None:
             return
@@ -162,11 +164,11 @@ class Loopback:
         process.wait()
 
     def stop(self, name: str) -> None:
-        """End a process as a service manager does, so that it can say good-bye."""
+        """End a process with SIGTERM, as a service manager does."""
         process = self._processes[name]
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_PATIENCE)
+            process.wait(_TIMEOUT_SECONDS)
         self.kill(name)
 
     def exit_code(self, name: str) -> int | None:
@@ -183,7 +185,7 @@ class Loopback:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT_SECONDS,
             check=False,
         )
         if done.returncode:
@@ -202,8 +204,8 @@ class Loopback:
                 start_new_session=True,
             )
 
-    def _wait(self, ready: Callable[[], bool], name: str) -> None:
-        ends = time.monotonic() + _PATIENCE
+    def _wait_for_start(self, ready: Callable[[], bool], name: str) -> None:
+        ends = time.monotonic() + _TIMEOUT_SECONDS
         while not ready():
             if self.exit_code(name) is not None or time.monotonic() > ends:
                 tail = self.log(name)[-2000:]

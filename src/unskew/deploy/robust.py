@@ -1,0 +1,133 @@
+"""Sums, owners and means that a few hostile nodes cannot steer far.
+
+Each robust sum works on the nodes' mean updates m_n = (sum of a node's weighted uploads) / (its
+weight), zero where a node touched nothing, and returns a sum, so that the method's ``aggregate``
+stays the same. A node's stated weight is bounded too: it counts for at most ``max-weight`` or,
+where none is set, the median node's weight. ``clip`` also bounds the norm of a node's mean update
+by the median norm. ``median`` and ``trimmed`` (Yin et al., ICML 2018) treat every coordinate by
+itself, give all nodes the same weight, and leave out the extremes. The sums stay bounded while
+most nodes are honest, but they are not exact: an honest node that is large or has unusual users
+counts for less.
+
+A user belongs to the first node that claims it uncontested, and stays with it; the server saves
+the owners with its checkpoint. If two nodes claim a user that has no owner yet, neither upload of
+that user is used: only the operator can know which node is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from unskew.deploy.messages import METRICS, MetricSums, NodeSum, Shape, add_node, zero_sum
+from unskew.deploy.task import Robust
+from unskew.types import Bool, Float64, Int64, UploadSum
+
+_BLOCK_ITEMS = 4096
+"""Items whose rows of all nodes are in memory at a time."""
+
+
+def robust_sum(
+    parts: list[NodeSum], shape: Shape, how: Robust, trim: float, max_weight: float = 0.0
+) -> UploadSum:
+    """Add up the nodes' sums. With ``max_weight`` 0 the median weight is the bound."""
+    present = [part for part in parts if part.weight > 0]
+    if how == "none" or not present:
+        return _add_all(parts, shape)
+    weights = np.array([part.weight for part in present])
+    weights = np.minimum(weights, max_weight or _median(weights))
+    if how == "clip":
+        return _add_all(_clip(present, weights), shape)
+    weight = float(weights.sum())
+    cut = int(trim * len(present)) if how == "trimmed" else (len(present) - 1) // 2
+    total = zero_sum(shape)
+    for low in range(0, shape.n_items, _BLOCK_ITEMS):
+        high = min(low + _BLOCK_ITEMS, shape.n_items)
+        stacked = np.stack([_mean_rows(part, low, high, shape.width) for part in present])
+        total.rows[low:high] = weight * _trimmed_mean(stacked, cut)
+    stacked = np.stack([part.dense / part.weight for part in present])
+    total.dense[:] = weight * _trimmed_mean(stacked, cut)
+    return UploadSum(total.rows, total.dense, weight, len(present))
+
+
+def settle_owners(owners: Int64, claims: Mapping[int, Int64]) -> tuple[Int64, dict[int, Bool]]:
+    """The owners after a round in which nodes claimed users, and which claims of each node hold."""
+    claimed = np.zeros(len(owners), np.int64)
+    for users in claims.values():
+        claimed[users] += 1
+    owners = owners.copy()
+    for node, users in claims.items():
+        owners[users[(owners[users] == 0) & (claimed[users] == 1)]] = _signed(node)
+    return owners, {node: owners[users] == _signed(node) for node, users in claims.items()}
+
+
+def mean_metrics(
+    answers: Mapping[int, MetricSums], n_users: int
+) -> tuple[dict[str, float], list[int]]:
+    """Means over the users of all nodes, and the nodes left out.
+
+    Nodes are left out, those with most users first, if together they claim more users than the
+    federation has."""
+    size = {node: max((n for _, n in sums.values()), default=0) for node, sums in answers.items()}
+    heard, refused, users = list[MetricSums](), list[int](), 0
+    for node in sorted(answers, key=lambda node: (size[node], node)):
+        users += size[node]
+        if users <= n_users:
+            heard.append(answers[node])
+        else:
+            refused.append(node)
+    means = {}
+    for name in sorted(METRICS):
+        pairs = [sums[name] for sums in heard if name in sums]
+        count = sum(n for _, n in pairs)
+        if count:
+            means[name] = sum(total for total, _ in pairs) / count
+    return means, refused
+
+
+def _add_all(parts: list[NodeSum], shape: Shape) -> UploadSum:
+    total = zero_sum(shape)
+    for part in parts:
+        total = add_node(total, part)
+    return total
+
+
+def _median(values: Float64) -> float:
+    """The lower of two middle values, so that with half the nodes hostile the bound is honest."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+def _trimmed_mean(stacked: Float64, cut: int) -> Float64:
+    """The mean over nodes without the ``cut`` smallest and largest values of each coordinate."""
+    ordered = np.sort(stacked, axis=0)
+    middle: Float64 = ordered[cut : len(ordered) - cut].mean(axis=0)
+    return middle
+
+
+def _mean_rows(part: NodeSum, low: int, high: int, width: int) -> Float64:
+    rows = np.zeros((high - low, width))
+    first, last = np.searchsorted(part.items, (low, high))
+    rows[part.items[first:last] - low] = part.values[first:last] / part.weight
+    return rows
+
+
+def _clip(parts: list[NodeSum], weights: Float64) -> list[NodeSum]:
+    """Scale mean updates down to the median norm, and give each node its weight here."""
+    norms = np.array([_norm(part) / part.weight for part in parts])
+    shorter = np.minimum(1.0, _median(norms) / np.maximum(norms, 1e-30))
+    scales = shorter * weights / [part.weight for part in parts]
+    return [
+        NodeSum(part.items, part.values * np.float32(scale), part.dense * np.float32(scale), weight)
+        for part, scale, weight in zip(parts, scales, weights.tolist(), strict=True)
+    ]
+
+
+def _norm(part: NodeSum) -> float:
+    squares = (np.square(array, dtype=np.float64).sum() for array in (part.values, part.dense))
+    return float(np.sqrt(sum(squares)))
+
+
+def _signed(node: int) -> int:
+    """Flower's node ids are unsigned 64-bit numbers; files hold signed ones."""
+    return int(np.uint64(node).astype(np.int64))
