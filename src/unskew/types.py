@@ -170,7 +170,7 @@ class Method(Protocol):
     axis first, its ragged leaves are ``Rows``.
 
     A federated method has ``local``, ``personalize`` and ``aggregate``; a central one has ``epoch``
-    in their place (see :class:`CentralMethod`)."""
+    in their place (see ``CentralMethod``)."""
 
     name: str
     aggregation: Aggregation

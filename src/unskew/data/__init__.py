@@ -64,7 +64,7 @@ def load(
     RecBole's ``.inter``. ``columns`` says which column is the ``user``, ``item``, ``rating`` and
     ``timestamp`` where their names are unusual (None leaves one out on purpose).
 
-    Any problem in the file is an :class:`~unskew.types.UnskewError` that names the line, unless
+    Any problem in the file is an `UnskewError` that names the line, unless
     ``skip_bad_rows`` drops such rows and counts them in ``Interactions.notes``. ``min_user_rows``
     replaces the data set's own minimum of rows per user. For a file without it, a user with fewer
     than three rows is an error, because nothing could be held out for it.
