@@ -10,20 +10,27 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from unskew.audit import CuriousServer, Dot, Look, auc_of_one, measure, of_owners, tradeoff_picture
-from unskew.audit._attacks import dense_uploads, direction, main_direction, presence, support
-from unskew.audit._shadow import Classifier
-from unskew.audit._success import auc, mid_ranks, personal_auc
+from unskew.audit import CuriousServer, auc_of_one, measure, owner_success
+from unskew.audit.attacks import (
+    Classifier,
+    dense_uploads,
+    direction,
+    main_direction,
+    presence,
+    support,
+)
 from unskew.audit.privacy import (
     audit_privacy,
-    best,
     federated_methods,
     privacy_table,
-    strongest,
+    strongest_attack,
     with_noise,
 )
+from unskew.audit.success import auc, mid_ranks, personal_auc
+from unskew.cli._audit import trade_off_chart
 from unskew.engine import Federation, model_checksum
 from unskew.methods import create
+from unskew.report import draw_svg
 from unskew.runs import RunSpec
 from unskew.types import Interactions, Rows, Split, UnskewError, Upload
 
@@ -107,14 +114,14 @@ def test_what_is_known_beforehand_is_used_as_far_as_it_helps() -> None:
     y = draw.random(4000) < 0.5
     blind = draw.standard_normal((4000, 3)).astype(np.float32)
     telling = (y + 0.3 * draw.standard_normal(4000)).astype(np.float32)
-    assert Classifier(blind, y, telling).trust > 1
-    assert abs(Classifier(blind, y, blind[:, 0][::-1].copy()).trust) < 0.2
+    assert Classifier(blind, y, telling).prior_weight > 1
+    assert abs(Classifier(blind, y, blind[:, 0][::-1].copy()).prior_weight) < 0.2
 
 
 def test_the_known_item_itself_is_no_success() -> None:
     owned = np.array([[True, True, False, False]])
     scores = np.array([[9.0, 1.0, 2.0, 0.0]])
-    found = of_owners(scores, np.array([0]), owned)
+    found = owner_success(scores, np.array([0]), owned)
     assert found["auc"]["mean"] == 0.5
     assert (found["precision"]["mean"], found["items"]) == (0.0, 1)
 
@@ -148,7 +155,7 @@ def test_plain_uploads_give_the_items_away(audits: Any) -> None:
     for span in ("one round", "whole run"):
         assert view[span]["direction"]["auc"]["mean"] > 0.95
         assert view[span]["shadow"]["auc"]["mean"] > 0.95
-    assert best(view, "whole run")[1]["recovered"]["mean"] > 0.5
+    assert strongest_attack(view, "whole run", "auc")[1]["recovered"]["mean"] > 0.5
 
 
 def test_strong_noise_hides_them(audits: Any) -> None:
@@ -158,7 +165,9 @@ def test_strong_noise_hides_them(audits: Any) -> None:
 
 def test_taking_part_again_and_again_undoes_noise(audits: Any) -> None:
     view = audits["fedmf", 0.2]["single_uploads"]
-    once, always = (best(view, span)[1]["auc"] for span in ("one round", "whole run"))
+    once, always = (
+        strongest_attack(view, span, "auc")[1]["auc"] for span in ("one round", "whole run")
+    )
     assert always["low"] > once["high"]
 
 
@@ -168,7 +177,9 @@ def test_a_sum_over_everyone_tells_nobody_apart(audits: Any) -> None:
         for attack in view[span].values():
             assert attack["personal_auc"]["mean"] == pytest.approx(0.5, abs=1e-9)
             assert attack["heaviest"]["mean"] == pytest.approx(0.5, abs=1e-9)
-    assert best(view, "one round")[1]["auc"]["mean"] > 0.5, "what is popular is not hidden"
+    assert strongest_attack(view, "one round", "auc")[1]["auc"]["mean"] > 0.5, (
+        "what is popular is not hidden"
+    )
 
 
 def test_the_account_stands_in_the_row(audits: Any) -> None:
@@ -177,7 +188,7 @@ def test_the_account_stands_in_the_row(audits: Any) -> None:
     assert said.startswith("no guarantee")
     table = privacy_table(list(audits.values()))
     assert table.count("| fedmf, full cohort |") == 2 * len(audits)
-    assert strongest(audits["fedmf", 0.0]["single_uploads"], "never") is None
+    assert strongest_attack(audits["fedmf", 0.0]["single_uploads"], "never") is None
 
 
 @pytest.mark.parametrize("name", federated_methods())
@@ -222,12 +233,25 @@ def test_an_audit_is_the_same_every_time(few: Interactions) -> None:
     assert other["single_uploads"] != rows[0]["single_uploads"]
 
 
-def test_the_picture_has_a_curve_per_method_and_hollow_sums() -> None:
-    curves = {"a": [Dot(1.0, 0.07, "λ 0"), Dot(0.6, 0.05, "λ 1")], "b<": [Dot(0.9, 0.02, "λ 0")]}
-    looks = {"a": Look("#0072b2", ""), "b<": Look("#d55e00", "7 3")}
-    text = tradeoff_picture(curves, {"a": [Dot(0.5, 0.07, "λ 0")]}, looks, "On <demo>")
-    root = ElementTree.fromstring(text)
-    circles = [node for node in root.iter() if node.tag.endswith("circle")]
-    assert len(circles) == 4
-    assert [c.get("fill") for c in circles].count("#ffffff") == 1
-    assert all(0 <= float(c.get("cx", -1)) <= 880 for c in circles)
+def test_the_chart_has_a_line_per_method_for_uploads_and_sums() -> None:
+    def row(method: str, noise: float, sums: bool) -> dict[str, Any]:
+        success = {"mean": 0.9 - noise / 2}
+        attack = {"users": 5, "auc": success, "personal_auc": success}
+        shared = {"data": "demo", "protocol": "leak-free", "settings": {}, "ldp": None}
+        view = {"whole run": {"direction": attack}}
+        return shared | {
+            "method": method,
+            "noise": noise,
+            "quality": {"best_ndcg@10": 0.07 - noise / 100},
+            "single_uploads": view,
+            "secure_aggregation": view if sums else {"refused": "needs every upload"},
+        }
+
+    rows = [row("fedmf", 1.0, True), row("fedmf", 0.0, True), row("gpfedrec", 0.5, False)]
+    chart = trade_off_chart(rows)
+    single, sums = ({one.label: one for one in panel.series} for panel in chart.panels)
+    assert set(single) == {"fedmf", "gpfedrec"}
+    assert set(sums) == {"fedmf"}, "GPFedRec cannot be summed"
+    assert single["fedmf"].x == [0.9, 0.4], "in the order of noise"
+    texts = [node.text for node in ElementTree.fromstring(draw_svg(chart)).iter()]
+    assert "λ 1" in texts

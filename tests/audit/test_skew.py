@@ -15,8 +15,8 @@ import pytest
 from conftest import cut_down
 from unskew.audit import skew_formulas as formulas
 from unskew.audit.skew import VARIANTS, audit_skew
+from unskew.audit.skew_findings import findings, skew_table
 from unskew.audit.skew_formulas import Bounds, Feedback
-from unskew.audit.skew_words import findings, skew_table
 from unskew.report import to_markdown
 from unskew.types import Float64, Interactions, UnskewError
 

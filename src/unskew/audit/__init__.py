@@ -1,27 +1,31 @@
 """Audits: does an evaluation leak, what do uploads give away, how skewed are user embeddings?"""
 
-from unskew.audit._picture import Dot, Look, tradeoff_picture
-from unskew.audit._server import CuriousServer
-from unskew.audit._shadow import Shadows
-from unskew.audit._success import Success, auc_of_one, measure, of_owners
+from unskew.audit.attacks import Shadows, auc_of_one
 from unskew.audit.leak import LeakAudit, LeakVerdict, audit_leak, judge, random_interactions
-from unskew.audit.skew_formulas import Bounds, Feedback
+from unskew.audit.privacy import audit_privacy, privacy_table, trade_offs
+from unskew.audit.server import CuriousServer
+from unskew.audit.skew import VARIANTS, audit_skew, skew_command
+from unskew.audit.skew_findings import findings, skew_table
+from unskew.audit.success import Success, measure, owner_success
 
 __all__ = [
-    "Bounds",
+    "VARIANTS",
     "CuriousServer",
-    "Dot",
-    "Feedback",
     "LeakAudit",
     "LeakVerdict",
-    "Look",
     "Shadows",
     "Success",
     "auc_of_one",
     "audit_leak",
+    "audit_privacy",
+    "audit_skew",
+    "findings",
     "judge",
     "measure",
-    "of_owners",
+    "owner_success",
+    "privacy_table",
     "random_interactions",
-    "tradeoff_picture",
+    "skew_command",
+    "skew_table",
+    "trade_offs",
 ]

@@ -6,14 +6,14 @@ than chance has been told the answer by its evaluation protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from unskew.evaluation import Interval, wilson_interval
 from unskew.rng import Purpose, generator
-from unskew.runs import RunSpec, run
+from unskew.runs import OnRound, RunSpec, run
 from unskew.types import Float64, Interactions
 
 CANDIDATES = 99
@@ -44,6 +44,19 @@ class LeakAudit(NamedTuple):
     def leaks(self) -> bool:
         return self.best.leaks or self.last.leaks
 
+    def to_json(self) -> dict[str, Any]:
+        verdicts = {"best_round": self.best, "last_round": self.last}
+        return {
+            "protocol": self.protocol,
+            "leaks": self.leaks,
+            "chance": self.best.chance,
+            "users": self.best.n_users,
+            **{
+                name: {"hr@10": v.hit_rate.mean, "low": v.hit_rate.low, "high": v.hit_rate.high}
+                for name, v in verdicts.items()
+            },
+        }
+
 
 def random_interactions(
     n_users: int = 600, n_items: int = 300, per_user: int = 20, seed: int = 0
@@ -72,7 +85,7 @@ def audit_leak(
     settings: Mapping[str, Any],
     protocol: str,
     seed: int = 0,
-    on_round: Callable[[int, dict[str, Any], int], None] | None = None,
+    on_round: OnRound | None = None,
 ) -> LeakAudit:
     """Train ``method`` on random interactions under ``protocol`` and judge its hit rates."""
     spec = RunSpec(method, settings, "random", protocol, (seed,))

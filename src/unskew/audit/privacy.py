@@ -1,15 +1,22 @@
-"""Training a method while a curious server watches: one row per method and strength of noise."""
+"""The privacy audit: train a method while a curious server watches; one row per strength of noise.
+
+A row is JSON: what was trained, its quality, and for every attack how well it does against single
+uploads and against sums (secure aggregation).
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.audit import CuriousServer, Shadows, measure, of_owners
-from unskew.engine import Federation
+from unskew.audit.attacks import Shadows
+from unskew.audit.server import SPANS, CuriousServer, InvertDense
+from unskew.audit.success import measure, owner_success
+from unskew.engine import Federation, State
 from unskew.evaluation import prepare
 from unskew.kernels.mlp import score_mlp
 from unskew.methods import METHODS
@@ -17,17 +24,27 @@ from unskew.privacy import LocalPrivacy
 from unskew.ragged import owners
 from unskew.rng import Purpose, generator
 from unskew.runs import OnRound, RunSpec, noise_mechanism, privacy_account, private_uploads
-from unskew.types import Float32, Float64, Int64, Interactions, Rows, Split, UnskewError
+from unskew.types import (
+    Bool,
+    Float32,
+    Float64,
+    Int64,
+    Interactions,
+    Method,
+    Rows,
+    Split,
+    UnskewError,
+)
 
+Row = Mapping[str, Any]
 NOISES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
-"""The paper's noise strengths."""
+"""The noise strengths of the paper."""
 TARGETS = 150
-"""Users attacked; enough for intervals of a few thousandths."""
-SPANS = ("one round", "whole run")
+"""Users attacked by default; enough for intervals of a few thousandths."""
 
 
 def federated_methods() -> list[str]:
-    """The methods whose clients send anything."""
+    """Methods whose clients upload something."""
     names = (name for name, method in METHODS.items() if method.aggregation != "central")
     return [name for name in names if name != "local"]
 
@@ -39,7 +56,7 @@ def audit_privacy(
     targets: int = TARGETS,
     on_round: OnRound | None = None,
 ) -> dict[str, Any]:
-    """Train ``spec``'s first seed under the eyes of the server; what it found out, as JSON."""
+    """Train the first seed of ``spec`` and attack ``targets`` users' uploads; returns a row."""
     method = spec.build()
     if method.aggregation == "central":
         raise UnskewError(
@@ -48,22 +65,23 @@ def audit_privacy(
         )
     split, seed = prepare(interactions, spec.protocol), spec.seeds[0]
     mechanism = noise_mechanism(spec, split)
+    noise = 0.0 if mechanism is None else mechanism.noise
     device, shadow_device = (private_uploads(spec, split, mechanism) for _ in range(2))
-    chosen = _chosen(split, targets, seed)
+    attacked = _choose_targets(split, targets, seed)
     popularity = np.bincount(split.seen.items, minlength=split.n_items)
-    rarest = _rarest(spec, popularity)
+    rare = _rarest_items(spec, popularity)
     rounds = method.config.rounds
     plan = Federation(method, split, seed)
     server = CuriousServer(
-        chosen,
+        attacked,
         split.n_items,
         [plan.cohort_of(round) for round in range(1, rounds + 1)],
         device=device,
         shadow_device=shadow_device,
-        noise=0.0 if mechanism is None else mechanism.noise,
+        noise=noise,
         shadows=Shadows(method, split.n_items, popularity, split.n_users, seed),
         invert_dense=_network_inversion(method, split, seed),
-        rare=rarest,
+        rare=rare,
     )
     federation = Federation(method, split, seed, transform=server)
     state = federation.start()
@@ -75,201 +93,112 @@ def audit_privacy(
             row["ldp"] = device.round_figures()
         if on_round is not None:
             on_round(seed, row, rounds)
-    owned = _owned(split, chosen)
-    quality = {
-        "best_round": state.best_round,
-        **{f"best_{k}": v for k, v in _headline(state.best_scoreboard.means("test")).items()},
-        **{f"last_{k}": v for k, v in _headline(state.scoreboard.means("test")).items()},
-    }
+    owned = _owned_items(split, attacked)
     secure: dict[str, Any] = {
         "refused": f"{spec.method}'s server needs every upload by itself, not their sum"
     }
     if method.aggregation == "sum":
-        secure = _measured(server.findings(secure=True), owned)
-        if len(rarest):
-            secure["rare_items"] = _owners_found(server, split, rarest, popularity)
-    private = {}
-    if spec.ldp is not None and mechanism is not None:
-        private = {"privacy": privacy_account(spec, mechanism, federation, state.rows)}
+        secure = _measure_all(server.findings(secure=True), owned)
+        if len(rare):
+            secure["rare_items"] = _attack_owners(server, split, rare, popularity)
+    account = {}
+    if mechanism is not None:
+        account = {"privacy": privacy_account(spec, mechanism, federation, state.rows)}
     return {
         "method": spec.method,
         "settings": dict(spec.settings),
         "data": spec.data,
         "protocol": spec.protocol,
         "seed": seed,
-        "noise": 0.0 if mechanism is None else mechanism.noise,
+        "noise": noise,
         "ldp": spec.to_json()["ldp"],
         "rounds": rounds,
         "participation": method.config.participation,
         "users": split.n_users,
         "items": split.n_items,
-        "attacked": len(chosen),
-        "quality": quality,
+        "attacked": len(attacked),
+        "quality": _quality(state),
         "popularity_alone": measure(
-            np.tile(popularity.astype(np.float64), (len(chosen), 1)), owned
-        ).as_json(),
-        "single_uploads": _measured(server.findings(secure=False), owned),
+            np.tile(popularity.astype(np.float64), (len(attacked), 1)), owned
+        ).to_json(),
+        "single_uploads": _measure_all(server.findings(secure=False), owned),
         "secure_aggregation": secure,
-        **private,
+        **account,
     }
 
 
 def with_noise(spec: RunSpec, noise: float, options: Mapping[str, Any] | None = None) -> RunSpec:
-    """The same run under noise of this strength, clipped if ``options`` say so."""
+    """The same run with noise of this strength and other privacy ``options`` (clip, norm ...)."""
     plain = noise == 0 and not options
     return replace(spec, ldp=None if plain else LocalPrivacy(noise=noise, **(options or {})))
 
 
-def strongest(view: Mapping[str, Any], span: str) -> tuple[str, dict[str, Any]] | None:
-    """The attack of a view that finds out most about single users, by personal AUC (of equals the
-    one with the highest AUC), and its figures."""
-    attacks = view.get(span, {})
-    known = {n: f for n, f in attacks.items() if f["users"]}
-    if not known:
-        return None
-    name = max(known, key=lambda a: (known[a]["personal_auc"]["mean"], known[a]["auc"]["mean"]))
-    return name, known[name]
+def privacy_command(spec: RunSpec, users: int) -> str:
+    """The command that makes the row of this run by itself."""
+    parts = ["unskew", "audit", "privacy", "--method", spec.method, "--data", spec.data]
+    parts += ["--protocol", spec.protocol, "--seed", str(spec.seeds[0]), "--users", str(users)]
+    parts += [f"--set={key}={value}" for key, value in spec.settings.items()]
+    if spec.ldp is None:
+        return shlex.join([*parts, "--noise", "0"])
+    given = {key: value for key, value in spec.to_json()["ldp"].items() if value is not None}
+    if "noise" in given:
+        parts += ["--noise", f"{given.pop('noise'):g}"]
+    if spec.ldp.clip is None:
+        given = {key: value for key, value in given.items() if key == "least_users"}
+    parts += [f"--ldp-{key.replace('_', '-')}={value}" for key, value in given.items()]
+    return shlex.join(parts)
 
 
-SINGLE = (
-    *("method", "λ", "NDCG@10", "one upload: AUC", "precision", "recovered"),
-    *("whole run: AUC", "by", "precision", "recovered"),
-)
-SUMS = (
-    *("method", "λ", "one round: personal AUC", "AUC", "whole run: personal AUC", "by"),
-    *("of the heaviest tenth", "AUC", "owner of a rare item: AUC", "precision"),
-)
-"""Heads of the two tables: attacks on uploads one by one, and on sums alone."""
-
-
-def privacy_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Two Markdown tables: what a server learns that sees every upload, and one that sees sums."""
-    sums = [sums_cells(row) for row in rows if "refused" not in row["secure_aggregation"]]
-    return (
-        f"The server sees every upload:\n\n{_markdown(SINGLE, [single_cells(r) for r in rows])}"
-        f"\n\nUnder secure aggregation it sees sums alone:\n\n{_markdown(SUMS, sums)}"
-    )
-
-
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    texts = ["| " + " | ".join(line) + " |" for line in (head, *lines)]
-    return "\n".join([texts[0], "|" + "---|" * len(head), *texts[1:]])
-
-
-def single_cells(row: Mapping[str, Any]) -> list[str]:
-    """A row's figures against single uploads as text, in the order of ``SINGLE``."""
-    one, whole = (best(row["single_uploads"], span) for span in SPANS)
-    return [
-        *_named(row),
-        f"{row['quality']['best_ndcg@10']:.4f}",
-        *(_with_interval(None if one is None else one[1][name]) for name in _FIGURES),
-        _with_interval(None if whole is None else whole[1]["auc"]),
-        "–" if whole is None else whole[0],
-        *(_with_interval(None if whole is None else whole[1][name]) for name in _FIGURES[1:]),
-    ]
-
-
-def sums_cells(row: Mapping[str, Any]) -> list[str]:
-    """Those against sums, in the order of ``SUMS``; personal AUC by the attack that has most of it,
-    AUC by the one that has most of that."""
-    view = row["secure_aggregation"]
-    texts = _named(row)
-    for span in SPANS:
-        found, most = strongest(view, span), best(view, span)
-        texts.append(_with_interval(found and found[1]["personal_auc"]))
-        if span == SPANS[1]:
-            texts.append(found[0] if found else "–")
-            texts.append(_with_interval(found and found[1].get("heaviest")))
-        texts.append(_with_interval(most and most[1]["auc"]))
-    known = view.get("rare_items", {})
-    return [*texts, *(_with_interval(known.get(name)) for name in _FIGURES[:2])]
-
-
-_FIGURES = ("auc", "precision", "recovered")
-
-
-def _named(row: Mapping[str, Any]) -> list[str]:
-    full = row["participation"] == 1.0
-    return [row["method"] + (", full cohort" if full else ""), _noise_text(row)]
-
-
-def best(view: Mapping[str, Any], span: str) -> tuple[str, dict[str, Any]] | None:
-    """The attack with the highest AUC over all items."""
-    known = {n: f for n, f in view.get(span, {}).items() if f["users"]}
-    if not known:
-        return None
-    name = max(known, key=lambda attack: float(known[attack]["auc"]["mean"]))
-    return name, known[name]
-
-
-def _noise_text(row: Mapping[str, Any]) -> str:
-    """The strength of noise; of what kind and with which clip where there is one."""
-    text = f"{row['noise']:.3g}"
-    account = row.get("privacy", {})
-    if account.get("least_users"):
-        text += f", items of {account['least_users']:g} users or more"
-    if account.get("clip") is None:
-        return text
-    return f"{text} {account['kind']}, {account['norm']} clip {account['clip']:g}"
-
-
-def _with_interval(figure: Mapping[str, float] | None) -> str:
-    if figure is None:
-        return "–"
-    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
-
-
-def _chosen(split: Split, targets: int, seed: int) -> Int64:
+def _choose_targets(split: Split, targets: int, seed: int) -> Int64:
     users = generator(seed, Purpose.AUDIT_DATA, 3).permutation(split.n_users)[:targets]
     return np.sort(users).astype(np.int64)
 
 
-def _owned(split: Split, users: Int64) -> Any:
+def _owned_items(split: Split, users: Int64) -> Bool:
+    """Users × items: whether the user trained on the item."""
     owned = np.zeros((len(users), split.n_items), bool)
     for at, user in enumerate(users):
         owned[at, split.seen.of(int(user))] = True
     return owned
 
 
-def _rarest(spec: RunSpec, popularity: Int64) -> Int64:
-    """The items with fewest users among those whose rows are sent, where that is one user or the
-    least that was asked for."""
+def _rarest_items(spec: RunSpec, popularity: Int64) -> Int64:
+    """Items with exactly the least number of users whose rows are sent (1 unless asked)."""
     least = 1 if spec.ldp is None else spec.ldp.least_users or 1
     return np.flatnonzero(popularity == least)
 
 
-def _owners_found(
-    server: CuriousServer, split: Split, rarest: Int64, popularity: Int64
+def _attack_owners(
+    server: CuriousServer, split: Split, rare: Int64, popularity: Int64
 ) -> dict[str, Any]:
-    """What sums tell about clients who are known to have one of these items; popularity beside."""
-    owner = owners(split.seen.indptr)
-    known = np.flatnonzero(np.isin(split.seen.items, rarest))
-    items, users = split.seen.items[known].astype(np.int64), owner[known]
-    owned = _owned(split, users)
-    everybody = np.tile(popularity.astype(np.float64), (len(items), 1))
-    scores = server.owners[np.searchsorted(rarest, items)]
-    return of_owners(scores, items, owned) | {
-        "users_of_an_item": int(popularity[rarest[0]]),
+    """Success of sums against clients who are known to have a rare item; popularity beside it."""
+    known = np.flatnonzero(np.isin(split.seen.items, rare))
+    items, users = split.seen.items[known].astype(np.int64), owners(split.seen.indptr)[known]
+    owned = _owned_items(split, users)
+    by_popularity = np.tile(popularity.astype(np.float64), (len(items), 1))
+    scores = server.owners[np.searchsorted(rare, items)]
+    return owner_success(scores, items, owned) | {
+        "users_of_an_item": int(popularity[rare[0]]),
         "owners": len(np.unique(users)),
-        "popularity_alone": of_owners(everybody, items, owned)["auc"],
+        "popularity_alone": owner_success(by_popularity, items, owned)["auc"],
     }
 
 
-def _measured(findings: Mapping[tuple[str, str], Float64], owned: Any) -> dict[str, Any]:
+def _measure_all(findings: Mapping[tuple[str, str], Float64], owned: Bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for (attack, span), scores in findings.items():
-        found.setdefault(span, {})[attack] = measure(scores, owned).as_json()
+        found.setdefault(span, {})[attack] = measure(scores, owned).to_json()
     return found
 
 
-def _network_inversion(method: Any, split: Split, seed: int) -> Any:
-    """(e) Where a network is shared (FedNCF): how much a client's upload makes it favour each item,
-    for the user vector every device started with."""
+def _network_inversion(method: Method, split: Split, seed: int) -> InvertDense | None:
+    """(e) For a shared network (FedNCF): how much a client's upload makes it favour each item, for
+    the user vector that every device started with. None without a network."""
     server, private = method.init(1, split.n_items, seed)
     if not hasattr(server, "mlp"):
         return None
 
-    def favours(download: Any, dense: Float32) -> Float64:
+    def scores(download: Any, dense: Float32) -> Float64:
         n = len(dense)
         p = np.repeat(private.p[:1], n, axis=0)
         none = Rows.empty(n, download.Q.shape[1])
@@ -279,8 +208,142 @@ def _network_inversion(method: Any, split: Split, seed: int) -> Any:
         )
         return (after - before).astype(np.float64)
 
-    return favours
+    return scores
 
 
-def _headline(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: metrics[name] for name in ("hr@10", "ndcg@10")}
+def _quality(state: State) -> dict[str, float]:
+    boards = {"best": state.best_scoreboard.means("test"), "last": state.scoreboard.means("test")}
+    figures = {
+        f"{name}_{metric}": means[metric]
+        for name, means in boards.items()
+        for metric in ("hr@10", "ndcg@10")
+    }
+    return {"best_round": state.best_round, **figures}
+
+
+def strongest_attack(
+    view: Row, span: str, figure: str = "personal_auc"
+) -> tuple[str, dict[str, Any]] | None:
+    """The attack with the highest ``figure`` (then the highest AUC), and its figures.
+
+    ``view`` is a row's ``single_uploads`` or ``secure_aggregation``. None if there is no attack.
+    """
+    attacks = {name: found for name, found in view.get(span, {}).items() if found["users"]}
+    if not attacks:
+        return None
+    name = max(attacks, key=lambda a: (attacks[a][figure]["mean"], attacks[a]["auc"]["mean"]))
+    return name, attacks[name]
+
+
+SINGLE_HEADS = (
+    *("method", "λ", "NDCG@10", "one upload: AUC", "precision", "recovered"),
+    *("whole run: AUC", "by", "precision", "recovered"),
+)
+SUM_HEADS = (
+    *("method", "λ", "one round: personal AUC", "AUC", "whole run: personal AUC", "by"),
+    *("of the heaviest tenth", "AUC", "owner of a rare item: AUC", "precision"),
+)
+
+
+def single_cells(row: Row) -> list[str]:
+    """Figures of a row against single uploads, in the order of ``SINGLE_HEADS``."""
+    one, whole = (strongest_attack(row["single_uploads"], span, "auc") for span in SPANS)
+    figures = [
+        [_interval_text(found and found[1][name]) for name in ("auc", "precision", "recovered")]
+        for found in (one, whole)
+    ]
+    figures[1].insert(1, whole[0] if whole else "–")
+    quality = f"{row['quality']['best_ndcg@10']:.4f}"
+    return [*_name_cells(row), quality, *figures[0], *figures[1]]
+
+
+def sum_cells(row: Row) -> list[str]:
+    """Figures of a row against sums, in the order of ``SUM_HEADS``. Personal AUC and AUC are each
+    by the attack that has most of it."""
+    view = row["secure_aggregation"]
+    cells = _name_cells(row)
+    for span in SPANS:
+        personal, plain = (strongest_attack(view, span, name) for name in ("personal_auc", "auc"))
+        cells.append(_interval_text(personal and personal[1]["personal_auc"]))
+        if span == SPANS[1]:
+            cells.append(personal[0] if personal else "–")
+            cells.append(_interval_text(personal and personal[1].get("heaviest")))
+        cells.append(_interval_text(plain and plain[1]["auc"]))
+    rare = view.get("rare_items", {})
+    return [*cells, *(_interval_text(rare.get(name)) for name in ("auc", "precision"))]
+
+
+def _name_cells(row: Row) -> list[str]:
+    """Method and noise, with kind and clip of the noise where there is a clip."""
+    name = row["method"] + (", full cohort" if row["participation"] == 1.0 else "")
+    noise, account = f"{row['noise']:.3g}", row.get("privacy", {})
+    if account.get("least_users"):
+        noise += f", items of {account['least_users']:g} users or more"
+    if account.get("clip") is not None:
+        noise += f" {account['kind']}, {account['norm']} clip {account['clip']:g}"
+    return [name, noise]
+
+
+def _interval_text(figure: Mapping[str, float] | None) -> str:
+    if figure is None:
+        return "–"
+    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+
+
+def privacy_table(rows: Sequence[Row]) -> str:
+    """Two Markdown tables: what a server learns from every upload, and what it learns from sums."""
+    ordered = in_table_order(rows)
+    sums = [sum_cells(row) for row in ordered if "refused" not in row["secure_aggregation"]]
+    singles = [single_cells(row) for row in ordered]
+    return (
+        f"The server sees every upload:\n\n{_markdown(SINGLE_HEADS, singles)}"
+        f"\n\nUnder secure aggregation it sees sums alone:\n\n{_markdown(SUM_HEADS, sums)}"
+    )
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    texts = ["| " + " | ".join(line) + " |" for line in (head, *lines)]
+    return "\n".join([texts[0], "|" + "---|" * len(head), *texts[1:]])
+
+
+def in_table_order(rows: Sequence[Row]) -> list[Row]:
+    """Rows by data, method (in the registry's order), cohort, withheld items and noise."""
+    order = {name: at for at, name in enumerate(METHODS)}
+    return sorted(
+        rows,
+        key=lambda row: (
+            row["data"],
+            order.get(row["method"], len(order)),
+            "participation" in row["settings"],
+            (row["ldp"] or {}).get("least_users") or 0,
+            row["noise"],
+        ),
+    )
+
+
+class TradeOff(NamedTuple):
+    """One method at one strength of noise."""
+
+    success: float
+    """Personal AUC of the strongest attack over the whole run."""
+    quality: float
+    """Test NDCG@10 at the best round."""
+    noise: float
+
+
+def trade_offs(rows: Sequence[Row], view: str) -> dict[str, list[TradeOff]]:
+    """Attack success and quality by method, for plain noise on ordinary cohorts.
+
+    ``view`` is ``single_uploads`` or ``secure_aggregation``.
+    """
+    points: dict[str, list[TradeOff]] = {}
+    for row in in_table_order(rows):
+        ldp = row["ldp"] or {}
+        if ldp.get("clip") or ldp.get("least_users"):
+            continue
+        found = strongest_attack(row[view], SPANS[1])
+        if found is not None and row["settings"].get("participation") is None:
+            success = found[1]["personal_auc"]["mean"]
+            point = TradeOff(success, row["quality"]["best_ndcg@10"], row["noise"])
+            points.setdefault(row["method"], []).append(point)
+    return points

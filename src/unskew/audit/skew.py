@@ -1,26 +1,26 @@
-"""Measuring the user-embedding skew while a method trains: per round and client, against the
-paper's formulas (:mod:`unskew.audit.skew_formulas`).
+"""The skew audit: measure the user-embedding skew of the PFedCLR paper while a method trains.
 
-After round t a client of it has p^(t) and its own items Q_u^(t); the server then makes Q_g^(t),
-which replaces them. Both gradients are taken on the samples D_u of round t.
+After round t a client has p^(t) and its own items Q_u^(t). The server then makes Q_g^(t), which
+replaces them. Both gradients are taken on the samples D_u of round t and compared with the paper's
+formulas (:mod:`unskew.audit.skew_formulas`).
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.audit import Bounds
 from unskew.audit import skew_formulas as formulas
-from unskew.audit.skew_clients import Client, solved, trained
+from unskew.audit.skew_formulas import Bounds, Feedback
 from unskew.engine import Federation
 from unskew.evaluation import prepare
+from unskew.kernels import draw_samples, gather, overlay
 from unskew.ragged import select
 from unskew.runs import RunSpec
-from unskew.types import Bool, Cohort, Float64, Interactions, UnskewError
+from unskew.types import Bool, Cohort, Float64, Int32, Interactions, Method, UnskewError
 
 Row = dict[str, Any]
 
@@ -31,7 +31,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "clr": ("pfedclr", {}),
     "fedrefit": ("fedrefit", {}),
 }
-"""The paper's backbone and ablations, and FedRefit beside them: method and settings."""
+"""Method and settings of the paper's backbone, its ablations, and FedRefit."""
 
 
 def skew_command(
@@ -51,8 +51,87 @@ def skew_command(
     )
 
 
+class Client(NamedTuple):
+    """A client right after its round, in float64."""
+
+    user: int
+    items: Int32
+    p: Float64
+    local: Float64
+    shared: Float64
+    """The client's own items, and the aggregated items that replace them."""
+    feedback: Feedback
+    answer: tuple[Float64, Float64]
+    """Vector and items in use with the new items: the buffer added, or p solved anew."""
+    used: tuple[Float64, Feedback]
+    """The items that the vector was trained against, and the samples."""
+    buffered: bool
+    rate: float | None
+    """Learning rate of the vector (eta); None if the vector is solved for."""
+    buffer_rate: float
+
+
+def trained_clients(
+    method: Method, before: Any, after: Any, private: Any, cohort: Cohort
+) -> Iterator[Client]:
+    """Read clients whose vector is trained by gradient: FedMF, AF, CF and CLR."""
+    c, samples = method.config, draw_samples(cohort, method.config.negatives)
+    touched = samples.touched
+    local = overlay(gather(before.Q, touched), touched, private.Q).astype(np.float64)
+    shared = gather(after.Q, touched).astype(np.float64)
+    at = samples.row + np.repeat(touched.indptr[:-1], samples.counts())
+    count = np.bincount(at, minlength=len(touched.items)).astype(np.float64)
+    label = np.bincount(at, samples.label, len(touched.items)).astype(np.float64)
+    buffered = hasattr(private, "A")  # AF's matrix is for scoring only
+    A = np.zeros((len(local), 0))
+    if buffered:
+        empty = np.zeros((len(local), private.A.values.shape[1]), np.float32)
+        A = overlay(empty, touched, private.A).astype(np.float64)
+    for i, user in enumerate(cohort.users):
+        own = slice(touched.indptr[i], touched.indptr[i + 1])
+        p, feedback = private.p[i].astype(np.float64), Feedback(count[own], label[own])
+        W: Any = 0.0
+        if buffered:
+            W = A[own] @ private.B[i].astype(np.float64) if private.B.shape[1] else A[own]
+        yield Client(
+            int(user),
+            touched.items[own],
+            p,
+            local[own],
+            shared[own],
+            feedback,
+            (p, shared[own] + W),
+            (local[own] + W, feedback),
+            buffered,
+            c.learning_rate,
+            getattr(c, "buffer_rate", c.learning_rate),
+        )
+
+
+def solved_clients(
+    method: Method, before: Any, after: Any, private: Any, cohort: Cohort
+) -> Iterator[Client]:
+    """Read FedRefit's clients: the loss is |x_u - U p|^2 over all items, and p is solved for again
+    when U arrives."""
+    d = before.U.shape[1]
+    again = method.fold_in(after, private, cohort).p.astype(np.float64)
+    local, shared = before.U.astype(np.float64), after.U.astype(np.float64)
+    items, ones = np.arange(len(local), dtype=np.int32), np.ones(len(local))
+
+    def feedback(i: int, users: Any) -> Feedback:
+        own = np.unique(cohort.positives.of(i))
+        x = np.zeros(len(local))
+        x[own] = users[own].astype(np.float64) ** -method.config.item_power / np.sqrt(len(own))
+        return Feedback(ones, x, "identity")
+
+    for i, user in enumerate(cohort.users):
+        p, x = private.p[i, :d].astype(np.float64), feedback(i, after.users)
+        answer, used = (again[i, :d], shared), (local, feedback(i, before.users))
+        yield Client(int(user), items, p, local, shared, x, answer, used, False, None, 0.0)
+
+
 class History:
-    """What a client's earlier rounds add up to."""
+    """Sums over the rounds of a client so far."""
 
     def __init__(self, client: Client, size: tuple[Float64, Float64]) -> None:
         self.first, self.first_items, self.count = size, client.items, client.feedback.samples
@@ -72,7 +151,7 @@ class History:
             self.beyond.append(size[1][now] > self.first[1][before])
         if client.rate is not None:
             found = formulas.largest_slopes(client.p, client.local, client.feedback)
-            self.bounds = self.bounds.widened(found)
+            self.bounds = self.bounds.widen(found)
         self.sums += [float(client.feedback.samples @ part) for part in size]
         self.items, self.size, self.rounds = client.items, size, self.rounds + 1
 
@@ -90,13 +169,15 @@ def audit_skew(
     on_round: Callable[[str, Row], None] | None = None,
     on_client: Callable[[Row], None] | None = None,
 ) -> Row:
-    """Train a variant and measure up to ``clients`` of its clients in every round they take part
-    in; returns the row: its figures over all of them, and round by round."""
+    """Train a variant and measure the skew of up to ``clients`` clients in all their rounds.
+
+    Returns a row as JSON: figures over all clients and rounds, and round by round.
+    """
     if name not in VARIANTS:
         raise UnskewError(f'There is no skew to measure of "{name}"; give {", ".join(VARIANTS)}.')
     method_name, own = VARIANTS[name]
     known = own | (settings or {})
-    if name == "fedrefit":  # its items stand still afterwards, and with them its vectors
+    if name == "fedrefit":  # afterwards its items stand still
         rounds = min(rounds, RunSpec(method_name, known).build().config.space_rounds)
     spec = RunSpec(method_name, {**known, "rounds": rounds}, data, protocol, (seed,))
     method, split = spec.build(), prepare(interactions, protocol)
@@ -120,8 +201,8 @@ def audit_skew(
             seed,
             round,
         )
-        look = solved if name == "fedrefit" else trained
-        views = look(
+        read = solved_clients if name == "fedrefit" else trained_clients
+        views = read(
             method, before, method.download(state.server), state.devices.take(users), cohort
         )
         found, vectors = [], []
@@ -149,19 +230,19 @@ def audit_skew(
         "client_rounds": len(every),
         "median": _medians(every),
         "correlation": float(np.median([line["correlation"] for line in each_round])),
-        "opposed": _share(every, "calibration_cosine", lambda cosine: cosine < 0),
-        "buffer_opposed": _share(every, "buffer_cosine", lambda cosine: cosine < 0),
+        "opposed": _share_of(every, "calibration_cosine", lambda cosine: cosine < 0),
+        "buffer_opposed": _share_of(every, "buffer_cosine", lambda cosine: cosine < 0),
         "lemma": _lemma(list(histories.values()), getattr(method.config, "learning_rate", None)),
         "by_round": each_round,
     }
-    rounded: Row = _rounded(row)
+    rounded: Row = _round_figures(row)
     return rounded
 
 
 def _measure(
     client: Client, round: int, histories: dict[int, History]
 ) -> tuple[Row, tuple[Float64, Float64]]:
-    """A client's figures, and the true skew with the first-order one."""
+    """A client's figures of one round, and its true and first-order skew."""
     p, local, shared, feedback = client.p, client.local, client.shared, client.feedback
     true = formulas.true_skew(p, local, shared, feedback)
     pair = formulas.first_order_skew(p, local, shared, feedback)
@@ -185,9 +266,9 @@ def _measure(
         "scaling": float(np.linalg.norm(pair.scaling)),
         "shift": float(np.linalg.norm(pair.shift)),
         "cosine": formulas.cosine(pair.total, true),
-        "error": formulas.share(pair.total - true, true),
+        "error": formulas.norm_ratio(pair.total - true, true),
         "left_of_pull": float(np.linalg.norm(left)) / scale,
-        "left": formulas.share(left, true),
+        "left": formulas.norm_ratio(left, true),
         "met_of_pull": float(np.linalg.norm(met)) / scale,
         "off_optimum": float(np.linalg.norm(formulas.gradient(p, used, fed)))
         / formulas.pull(p, used, fed),
@@ -204,17 +285,17 @@ def _measure(
         expected = formulas.calibration(p, local, feedback, client.buffer_rate).total
         change = answered - formulas.gradient(p, shared, feedback)
         row |= {
-            "calibration": formulas.share(expected, true),
+            "calibration": formulas.norm_ratio(expected, true),
             "calibration_cosine": formulas.cosine(expected, true),
             "negative_slopes": float(np.mean(formulas.slopes(p, local, feedback)[0] < 0)),
-            "buffer": formulas.share(change, true),
+            "buffer": formulas.norm_ratio(change, true),
             "buffer_cosine": formulas.cosine(change, true),
         }
     return row, (true, pair.total)
 
 
 def _lemma(histories: Sequence[History], rate: float | None) -> Row | None:
-    """Lemma 3.3 against what happened: its gamma, its constants, and its bound."""
+    """Lemma 3.3 against the measured skew: its gamma, constants and bounds."""
     several = [history for history in histories if history.rounds > 1]
     if rate is None or not several:
         return None
@@ -250,7 +331,7 @@ def _lemma(histories: Sequence[History], rate: float | None) -> Row | None:
 
 
 def _correlation(pairs: Sequence[tuple[Float64, Float64]]) -> float:
-    """Pearson's, over all clients and dimensions of a round; 0 where nothing moved."""
+    """Pearson's correlation over all clients and dimensions of a round; 0 if nothing moved."""
     true, formula = (np.concatenate(side) for side in zip(*pairs, strict=True))
     if true.std() == 0 or formula.std() == 0:
         return 0.0
@@ -267,15 +348,15 @@ def _medians(rows: Sequence[Row]) -> Row:
     return medians
 
 
-def _share(rows: Sequence[Row], name: str, holds: Callable[[float], bool]) -> float | None:
+def _share_of(rows: Sequence[Row], name: str, holds: Callable[[float], bool]) -> float | None:
     values = [holds(row[name]) for row in rows if row[name] is not None]
     return float(np.mean(values)) if values else None
 
 
-def _rounded(value: Any) -> Any:
-    """Six digits are enough for figures that people and tables read."""
+def _round_figures(value: Any) -> Any:
+    """Round all numbers of a JSON value to six digits."""
     if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
+        return {name: _round_figures(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return [_round_figures(one) for one in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value

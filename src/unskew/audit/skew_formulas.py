@@ -1,4 +1,4 @@
-"""The user-embedding skew of the PFedCLR paper as formulas that can be measured.
+"""Formulas for the user-embedding skew of the PFedCLR paper.
 
 Chen et al., "Beyond Personalization: Federated Recommendation with Calibration via Low-rank
 Decomposition", 2025, Lemmas 3.1 to 3.3 and 4.1 (proofs in its Appendix B); equation numbers count
@@ -22,7 +22,7 @@ from unskew.types import Float64
 
 
 class Feedback(NamedTuple):
-    """D_u by item: how many samples there are of it, the sum of their labels r_ui, and s."""
+    """D_u by item: the number of samples, the sum of their labels r_ui, and the function s."""
 
     samples: Float64
     label: Float64
@@ -41,14 +41,18 @@ class Pair(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """C1 and C2 of Lemma 3.3: the largest |s - r| and s' there were. ``printed`` is the paper's C1,
-    without the absolute value, which for the positives alone is negative and bounds nothing."""
+    """C1 and C2 of Lemma 3.3: the largest |s - r| and s' seen.
+
+    ``printed`` is C1 as in the paper, without the absolute value. For positives it is negative, so
+    it bounds nothing.
+    """
 
     c1: float
     c2: float
     printed: float
 
-    def widened(self, other: Bounds) -> Bounds:
+    def widen(self, other: Bounds) -> Bounds:
+        """The larger of each bound."""
         return Bounds(*(max(pair) for pair in zip(self, other, strict=True)))
 
 
@@ -59,19 +63,19 @@ def slopes(p: Float64, Q: Float64, feedback: Feedback) -> tuple[Float64, Float64
 
 
 def gradient(p: Float64, Q: Float64, feedback: Feedback) -> Float64:
-    """sum_i L1 q_i, the gradient of the client's loss by its vector (Lemma 3.1, Eq. 3)."""
+    """sum_i L1 q_i, the gradient of the client's loss in its vector (Lemma 3.1, Eq. 3)."""
     L1, _ = slopes(p, Q, feedback)
     return L1 @ Q
 
 
 def pull(p: Float64, Q: Float64, feedback: Feedback) -> float:
-    """sum_i |L1 q_i|: what the gradient would be if all items pulled one way; a scale for it."""
+    """sum_i |L1 q_i|, the gradient's norm if all items pulled one way; a scale for gradients."""
     L1, _ = slopes(p, Q, feedback)
     return float(np.abs(L1) @ np.linalg.norm(Q, axis=1))
 
 
 def true_skew(p: Float64, Q_u: Float64, Q_g: Float64, feedback: Feedback) -> Float64:
-    """What Lemma 3.2 approximates: the gradient on global items minus the one on local items."""
+    """The gradient on global items minus that on local items, which Lemma 3.2 approximates."""
     return gradient(p, Q_g, feedback) - gradient(p, Q_u, feedback)
 
 
@@ -83,20 +87,23 @@ def first_order_skew(p: Float64, Q_u: Float64, Q_g: Float64, feedback: Feedback)
 
 
 def calibration(p: Float64, Q_u: Float64, feedback: Feedback, rate: float) -> Pair:
-    """-sum_i eta L1 L2 (p.p) q_i^(u)  -  sum_i eta L1^2 p (Lemma 4.1, Eq. 7): what one step of
-    a buffer W = 0 does to the gradient. No delta is in it: it cannot know which way the skew is."""
+    """-sum_i eta L1 L2 (p.p) q_i^(u)  -  sum_i eta L1^2 p (Lemma 4.1, Eq. 7).
+
+    The change of the gradient by one step of a buffer W = 0. It contains no delta, so it does not
+    know the direction of the skew.
+    """
     L1, L2 = slopes(p, Q_u, feedback)
     return Pair(-rate * float(p @ p) * ((L1 * L2) @ Q_u), -rate * float(L1 @ L1) * p)
 
 
 def buffer_step(p: Float64, Q_u: Float64, feedback: Feedback, rate: float) -> Float64:
-    """The buffer that Lemma 4.1 has in mind, w_i = -eta L1 p (Eq. 31 to first order)."""
+    """The buffer of Lemma 4.1 after one step, w_i = -eta L1 p (Eq. 31 to first order)."""
     L1, _ = slopes(p, Q_u, feedback)
     return -rate * np.outer(L1, p)
 
 
 def largest_slopes(p: Float64, Q: Float64, feedback: Feedback) -> Bounds:
-    """C1 and C2 of a single round, over samples: labels are 0 or 1."""
+    """C1 and C2 of one round, over samples with labels 0 or 1."""
     value, slope = _link(Q @ p, feedback.link)
     negative, positive = feedback.samples > feedback.label, feedback.label > 0
     signed = np.concatenate((value[negative], value[positive] - 1))
@@ -104,13 +111,13 @@ def largest_slopes(p: Float64, Q: Float64, feedback: Feedback) -> Bounds:
 
 
 def sizes(p: Float64, Q_u: Float64, Q_g: Float64) -> tuple[Float64, Float64]:
-    """|delta_i| and |p.delta_i| |q_i^(u)|, what the lemma's bound is made of."""
+    """|delta_i| and |p.delta_i| |q_i^(u)|, the terms of Lemma 3.3's bound."""
     delta = Q_g - Q_u
     return np.linalg.norm(delta, axis=1), np.abs(delta @ p) * np.linalg.norm(Q_u, axis=1)
 
 
 def growth(before: Float64, after: Float64) -> Float64:
-    """|delta^(t+1)| / |delta^(t)| of each item that had moved: the lemma's gamma is the largest."""
+    """|delta^(t+1)| / |delta^(t)| of each item that had moved; Lemma 3.3's gamma is the largest."""
     moved = before > 0
     return after[moved] / before[moved]
 
@@ -123,12 +130,12 @@ def accumulated_bound(
     gamma: float,
     rounds: int | None = None,
 ) -> float:
-    """The most the accumulated skew can be, from the first round's sizes (Lemma 3.3):
+    """Upper bound on the accumulated skew, from the terms of the first round (Lemma 3.3):
 
         sum_i eta (C1 |delta_i| + C2 |p.delta_i| |q_i|) / (1 - gamma)                     (Eq. 5)
 
-    which is infinite unless gamma < 1; with ``rounds`` T its last but one step, (1 - gamma^T) in
-    place of 1 (Eq. 22), which exists for every gamma.
+    It is infinite unless gamma < 1. With ``rounds`` T, the last but one step of the proof with
+    (1 - gamma^T) in place of 1 (Eq. 22), which is finite for every gamma.
     """
     start = rate * float(count @ (bounds.c1 * first[0] + bounds.c2 * first[1]))
     if rounds is None:
@@ -138,13 +145,13 @@ def accumulated_bound(
 
 
 def cosine(a: Float64, b: Float64) -> float:
-    """Of the angle between two vectors; 0 where one has no direction."""
+    """Cosine of the angle between two vectors; 0 if one of them is zero."""
     size = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / size if size > 0 else 0.0
 
 
-def share(part: Float64, whole: Float64) -> float:
-    """|part| / |whole|, and 0 where there is no whole and no part of it either."""
+def norm_ratio(part: Float64, whole: Float64) -> float:
+    """|part| / |whole|, and 0 if both are zero."""
     size, against = float(np.linalg.norm(part)), float(np.linalg.norm(whole))
     if against == 0:
         return 0.0 if size == 0 else float("inf")
@@ -152,7 +159,7 @@ def share(part: Float64, whole: Float64) -> float:
 
 
 def _link(x: Float64, link: str) -> tuple[Float64, Float64]:
-    """s and s'."""
+    """Values and slopes of s."""
     if link == "identity":
         return x, np.ones_like(x)
     value: Float64 = 0.5 * (1 + np.tanh(x / 2))  # the logistic function, without overflow

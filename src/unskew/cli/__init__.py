@@ -32,7 +32,6 @@ def main() -> None:
     from unskew.cli._options import before_any_command
     from unskew.cli._output import stderr
     from unskew.cli._report import report
-    from unskew.cli._skew import skew
     from unskew.cli._tune import tune
     from unskew.types import UnskewError
 
@@ -57,7 +56,6 @@ def main() -> None:
     ):
         app.command()(command)
     app.add_typer(_data.app, name="data")
-    _audit.app.command()(skew)
     app.add_typer(_audit.app, name="audit")
     app.add_typer(_deploy.app, name="deploy")
     app.add_typer(_device.app, name="device")

@@ -1,28 +1,33 @@
-"""unskew audit: checks that could embarrass a result."""
+"""unskew audit: does the evaluation leak, what do uploads give away, how large is the skew?"""
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unskew.audit import LeakAudit, audit_leak
+from unskew.audit import LeakAudit, LeakVerdict, audit_leak
 from unskew.audit.privacy import (
     NOISES,
-    SINGLE,
-    SUMS,
+    SINGLE_HEADS,
+    SUM_HEADS,
     TARGETS,
+    TradeOff,
     audit_privacy,
+    privacy_command,
+    privacy_table,
     single_cells,
-    sums_cells,
+    sum_cells,
+    trade_offs,
     with_noise,
 )
+from unskew.audit.skew import VARIANTS, audit_skew, skew_command
+from unskew.audit.skew_findings import findings, skew_table
 from unskew.cli._options import DataDir, Json, Threads, parse_pairs
-from unskew.cli._output import print_json, print_table, stdout
-from unskew.cli._privacy import fill_page, write_picture
+from unskew.cli._output import print_json, print_table, stderr, stdout
+from unskew.cli._pages import fill_table, write_text
 from unskew.cli._progress import DownloadProgress, RoundProgress
 from unskew.cli._run import (
     LdpClip,
@@ -39,6 +44,7 @@ from unskew.methods import METHODS
 from unskew.methods import preset as preset_of
 from unskew.paper import read_rows
 from unskew.privacy import LocalPrivacy
+from unskew.report import Chart, Panel, Series, draw_svg, to_markdown
 from unskew.runs import RunSpec, read_spec
 from unskew.types import UnskewError
 
@@ -92,72 +98,68 @@ def privacy(
     set_threads(threads)
     ldp = gather_ldp(None, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind, ldp_least_users)
     if ldp_least_users is not None and "epsilon" not in ldp:
-        del ldp["noise"]  # --noise says which
+        del ldp["noise"]  # --noise sets it
     if "epsilon" in ldp and noise is not None:
         raise UnskewError("--ldp-epsilon sets the noise by itself; leave out --noise.")
+    strengths: list[float | None] = [*NOISES] if noise is None else [*_parse_noises(noise)]
     if target is not None and (Path(target) / "run.json").exists():
         given: dict[str, Any] = {"method": method, "data": data, "protocol": protocol, "set": set_}
         given |= {"preset": preset, "rounds": rounds}
         _refuse_beside_run(given | {f"ldp-{key}": value for key, value in ldp.items()})
-    spec, strengths = _asked(target, method, data, protocol, noise, set_, preset, rounds, seed)
+        spec, _ = read_spec(Path(target))
+        spec = replace(spec, seeds=(spec.seeds[0] if seed is None else seed,))
+        strengths = [None] if noise is None else strengths
+    else:
+        settings: dict[str, Any] = parse_pairs(set_ or [], "--set")
+        if rounds is not None:
+            settings["rounds"] = rounds
+        name = _method_name(target, method)
+        recorded = preset_of(name, preset) if preset else {}
+        seeds = (seed or 0,)
+        spec = RunSpec(
+            name, {**recorded, **settings}, data or "demo", protocol or "leak-free", seeds
+        )
     if "epsilon" in ldp:
         spec, strengths = replace(spec, ldp=LocalPrivacy(**ldp)), [None]
     with DownloadProgress(spec.data) as downloading:
         interactions = spec.load(data_dir, downloading)
-    known = [] if rows is None else read_rows(rows)
+    known = {} if rows is None else {row["command"]: row for row in read_rows(rows)}
     found: list[dict[str, Any]] = []
     for strength in strengths:
         one = spec if strength is None else with_noise(spec, strength, ldp)
-        command = _privacy_command(one, users)
-        row = next((row for row in known if row["command"] == command), None)
-        if row is None:
+        command = privacy_command(one, users)
+        if command not in known:
             label = f"audit of {one.method}, noise {strength if strength is not None else 'own'}"
             with RoundProgress(label, 1) as progress:
                 row = audit_privacy(one, interactions, targets=users, on_round=progress)
-            row = {"command": command, **row}
+            known[command] = {"command": command, **row}
             if rows is not None:
-                append_json_line(rows, row)
-        found.append(row)
+                append_json_line(rows, known[command])
+        found.append(known[command])
     everything = found if rows is None else read_rows(rows)
     if picture is not None:
-        write_picture(picture, everything)
+        write_text(picture, draw_svg(trade_off_chart(everything)))
+        stderr.print(f"Picture: {picture}")
     if doc is not None:
-        fill_page(doc, everything)
+        fill_table(doc, privacy_table(everything))
     if json:
         print_json({"audits": found})
         return
-    first = found[0]
-    about = f"{first['method']} on {Path(first['data']).name}, {first['attacked']} users attacked"
-    print_table(SINGLE, [single_cells(row) for row in found], title=f"{about}: every upload seen")
-    secure = first["secure_aggregation"]
-    if "refused" in secure:
-        stdout.print(f"Secure aggregation: {secure['refused']}.")
-    else:
-        print_table(SUMS, [sums_cells(row) for row in found], title=f"{about}: sums alone seen")
-    stdout.print(
-        "AUC: a user's item scores above one it lacks; personal AUC: higher for this user than for "
-        f"users who lack it (0.5: chance for both). Popularity alone has AUC "
-        f"{first['popularity_alone']['auc']['mean']:.3f}. In brackets: 95 % intervals."
-    )
-    for row in found:
-        if "privacy" in row:
-            stdout.print(f"λ {row['noise']:g}: {_account(row['privacy'])}")
+    _print_privacy(found)
 
 
-def _account(private: dict[str, Any]) -> str:
-    """Both epsilons of a row, each by its name."""
-    local, paper = private["local_guarantee"], private["paper_epsilon"]["epsilon"]
-    told = f"guarantee of the local mechanism: {local['statement']}."
-    if local.get("epsilon_of_sum") is not None:
-        told += f" Of the sums, under secure aggregation: epsilon {local['epsilon_of_sum']:.3g}."
-    if paper["worst"] is None:
-        return told
-    bound = private["paper_epsilon"]["update_bound_is"]
-    return f"{told} The paper's epsilon, another thing: {paper['worst']:.3g} (by {bound})."
+def _method_name(target: str | None, method: str | None) -> str:
+    if target is not None and target not in METHODS:
+        raise UnskewError(
+            f'"{target}" is neither the folder of a run nor a method; see `unskew methods`.'
+        )
+    if target is not None and method not in (None, target):
+        raise UnskewError(f"{target} and --method {method} are two methods; give one of them.")
+    return target or method or "pfedclr"
 
 
 def _refuse_beside_run(given: dict[str, Any]) -> None:
-    """A run brings its own specification; only its noise and seed can be others."""
+    """A run brings its own specification; only its noise and seed can be changed."""
     for name, value in given.items():
         if value is not None:
             raise UnskewError(
@@ -166,61 +168,70 @@ def _refuse_beside_run(given: dict[str, Any]) -> None:
             )
 
 
-def _asked(
-    target: str | None,
-    method: str | None,
-    data: str | None,
-    protocol: str | None,
-    noise: str | None,
-    set_: list[str] | None,
-    preset: str | None,
-    rounds: int | None,
-    seed: int | None,
-) -> tuple[RunSpec, list[float | None]]:
-    """The run to audit, and at which strengths of noise (None: as the run has it)."""
-    strengths: list[float | None] = list(NOISES) if noise is None else list(_numbers(noise))
-    if target is not None and (Path(target) / "run.json").exists():
-        spec, _ = read_spec(Path(target))
-        spec = replace(spec, seeds=(spec.seeds[0] if seed is None else seed,))
-        return spec, [None] if noise is None else strengths
-    if target is not None and target not in METHODS:
-        raise UnskewError(
-            f'"{target}" is neither the folder of a run nor a method; see `unskew methods`.'
-        )
-    if target is not None and method not in (None, target):
-        raise UnskewError(f"{target} and --method {method} are two methods; give one of them.")
-    name = target or method or "pfedclr"
-    settings: dict[str, Any] = dict(preset_of(name, preset)) if preset else {}
-    settings |= parse_pairs(set_ or [], "--set")
-    if rounds is not None:
-        settings["rounds"] = rounds
-    return (
-        RunSpec(name, settings, data or "demo", protocol or "leak-free", (seed or 0,)),
-        strengths,
-    )
-
-
-def _numbers(text: str) -> list[float]:
+def _parse_noises(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise UnskewError(f'--noise "{text}" must look like 0,0.1,0.5.') from None
 
 
-def _privacy_command(spec: RunSpec, users: int) -> str:
-    """The command that makes this row by itself."""
-    parts = ["unskew", "audit", "privacy", "--method", spec.method, "--data", spec.data]
-    parts += ["--protocol", spec.protocol, "--seed", str(spec.seeds[0]), "--users", str(users)]
-    parts += [f"--set={key}={value}" for key, value in spec.settings.items()]
-    if spec.ldp is None:
-        return shlex.join([*parts, "--noise", "0"])
-    given = {key: value for key, value in spec.to_json()["ldp"].items() if value is not None}
-    if "noise" in given:
-        parts += ["--noise", f"{given.pop('noise'):g}"]
-    if spec.ldp.clip is None:
-        given = {key: value for key, value in given.items() if key == "least_users"}
-    parts += [f"--ldp-{key.replace('_', '-')}={value}" for key, value in given.items()]
-    return shlex.join(parts)
+def _print_privacy(rows: list[dict[str, Any]]) -> None:
+    first = rows[0]
+    about = f"{first['method']} on {Path(first['data']).name}, {first['attacked']} users attacked"
+    singles = [single_cells(row) for row in rows]
+    print_table(SINGLE_HEADS, singles, title=f"{about}: every upload seen")
+    secure = first["secure_aggregation"]
+    if "refused" in secure:
+        stdout.print(f"Secure aggregation: {secure['refused']}.")
+    else:
+        sums = [sum_cells(row) for row in rows]
+        print_table(SUM_HEADS, sums, title=f"{about}: sums alone seen")
+    stdout.print(
+        "AUC: a user's item scores above one it lacks; personal AUC: higher for this user than for "
+        f"users who lack it (0.5: chance for both). Popularity alone has AUC "
+        f"{first['popularity_alone']['auc']['mean']:.3f}. In brackets: 95 % intervals."
+    )
+    for row in rows:
+        if "privacy" in row:
+            stdout.print(f"λ {row['noise']:g}: {_guarantee(row['privacy'])}")
+
+
+def _guarantee(account: dict[str, Any]) -> str:
+    """Sentences on both epsilons of a privacy account."""
+    local, paper = account["local_guarantee"], account["paper_epsilon"]["epsilon"]
+    text = f"guarantee of the local mechanism: {local['statement']}."
+    if local.get("epsilon_of_sum") is not None:
+        text += f" Of the sums, under secure aggregation: epsilon {local['epsilon_of_sum']:.3g}."
+    if paper["worst"] is not None:
+        bound = account["paper_epsilon"]["update_bound_is"]
+        text += f" The paper's epsilon, another thing: {paper['worst']:.3g} (by {bound})."
+    return text
+
+
+def trade_off_chart(rows: list[dict[str, Any]]) -> Chart:
+    """Quality against attack success by method, on the first row's data: every upload, and sums."""
+    data, protocol = (rows[0][key] for key in ("data", "protocol"))
+    same = [row for row in rows if (row["data"], row["protocol"]) == (data, protocol)]
+    views = {"every upload": "single_uploads", "sums alone": "secure_aggregation"}
+    panels = [
+        Panel(
+            f"The server sees {name}",
+            "personal AUC (0.5: nothing learned)",
+            "NDCG@10, test",
+            tuple(_series(method, points) for method, points in trade_offs(same, view).items()),
+            from_zero=True,
+        )
+        for name, view in views.items()
+    ]
+    title = f"What uploads give away on {Path(data).name} ({protocol} protocol)"
+    return Chart(title, tuple(panels))
+
+
+def _series(method: str, points: list[TradeOff]) -> Series:
+    """A line over strengths of noise, with the strongest as a note."""
+    notes = [""] * (len(points) - 1) + [f"λ {points[-1].noise:g}"]
+    successes, qualities = [one.success for one in points], [one.quality for one in points]
+    return Series(method, method, successes, qualities, notes=notes)
 
 
 @app.command()
@@ -245,20 +256,11 @@ def leak(
         with RoundProgress(f"{method} on noise, {name}", 1) as progress:
             audits.append(audit_leak(method, settings, name, seed, progress))
     if json:
-        print_json({"method": method, "audits": [_row(audit) for audit in audits]})
+        print_json({"method": method, "audits": [audit.to_json() for audit in audits]})
     else:
         print_table(
             ["protocol", "HR@10 best round", "last round", "chance", "verdict"],
-            [
-                [
-                    audit.protocol,
-                    _interval(audit.best),
-                    _interval(audit.last),
-                    f"{audit.best.chance:.2f}",
-                    "LEAKS" if audit.leaks else "at chance",
-                ]
-                for audit in audits
-            ],
+            [_leak_cells(audit) for audit in audits],
             title=f"{method} on random interactions, {audits[0].best.n_users} users",
         )
         stdout.print(
@@ -269,19 +271,95 @@ def leak(
         raise typer.Exit(1)
 
 
-def _interval(verdict: Any) -> str:
-    rate = verdict.hit_rate
-    return f"{rate.mean:.3f} [{rate.low:.3f}, {rate.high:.3f}]"
+def _leak_cells(audit: LeakAudit) -> list[str]:
+    def interval(verdict: LeakVerdict) -> str:
+        rate = verdict.hit_rate
+        return f"{rate.mean:.3f} [{rate.low:.3f}, {rate.high:.3f}]"
+
+    verdict = "LEAKS" if audit.leaks else "at chance"
+    rates = [interval(audit.best), interval(audit.last)]
+    return [audit.protocol, *rates, f"{audit.best.chance:.2f}", verdict]
 
 
-def _row(audit: LeakAudit) -> dict[str, Any]:
-    return {
-        "protocol": audit.protocol,
-        "leaks": audit.leaks,
-        "chance": audit.best.chance,
-        "users": audit.best.n_users,
-        **{
-            name: {"hr@10": v.hit_rate.mean, "low": v.hit_rate.low, "high": v.hit_rate.high}
-            for name, v in (("best_round", audit.best), ("last_round", audit.last))
-        },
-    }
+@app.command()
+def skew(
+    methods: Annotated[
+        str, typer.Option(help=f"Comma-separated; some of {', '.join(VARIANTS)}.")
+    ] = ",".join(VARIANTS),
+    data: Annotated[str, typer.Option(help="A source's name or a file.")] = "demo",
+    protocol: Annotated[str, typer.Option(help="leak-free, time or paper.")] = "leak-free",
+    rounds: Annotated[int, typer.Option(help="Global rounds.", min=1)] = 20,
+    clients: Annotated[int, typer.Option(help="Clients looked at.", min=1)] = 200,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, for methods that have the key.")
+    ] = None,
+    rows: Annotated[Path | None, typer.Option(help="JSON lines to add the rows to.")] = None,
+    each: Annotated[
+        Path | None, typer.Option(help="JSON lines with a line per round and client.")
+    ] = None,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="Drop and count bad rows.")
+    ] = False,
+    data_dir: DataDir = None,
+    threads: Threads = 0,
+    json: Json = False,
+) -> None:
+    """What aggregated items do to a user's gradient, and how well the paper's lemmas tell it."""
+    set_threads(threads)
+    names = methods.split(",")
+    for name in names:
+        if name not in VARIANTS:
+            raise UnskewError(f'There is no skew of "{name}" here; give {", ".join(VARIANTS)}.')
+    given = parse_pairs(set_ or [], "--set")
+    settings: dict[str, dict[str, Any]] = {}
+    for name in names:
+        fields = METHODS[VARIANTS[name][0]].Config.__dataclass_fields__
+        settings[name] = {key: value for key, value in given.items() if key in fields}
+    for key in given:
+        if not any(key in chosen for chosen in settings.values()):
+            raise UnskewError(f"--set {key}: none of {methods} has it; see `unskew methods`.")
+    spec = RunSpec(data=data, protocol=protocol, skip_bad_rows=skip_bad_rows)
+    with DownloadProgress(data) as downloading:
+        interactions = spec.load(data_dir, downloading)
+    known = {} if rows is None or each is not None else {r["command"]: r for r in read_rows(rows)}
+    found: list[dict[str, Any]] = []
+    for name in names:
+        command = skew_command(name, data, protocol, rounds, clients, seed, settings[name])
+        if command not in known:
+            row = audit_skew(
+                name,
+                data,
+                interactions,
+                protocol=protocol,
+                settings=settings[name],
+                rounds=rounds,
+                clients=clients,
+                seed=seed,
+                on_round=_print_skew_round,
+                on_client=None if each is None else lambda one: append_json_line(each, one),
+            )
+            known[command] = {"command": command, **row}
+            if rows is not None:
+                append_json_line(rows, known[command])
+        found.append(known[command])
+    if json:
+        print_json({"audits": found})
+        return
+    stdout.print(to_markdown(skew_table(found)), markup=False, soft_wrap=True)
+    for row in found:
+        stdout.print(f"\n{row['variant']}", style="bold")
+        for sentence in findings(row):
+            stdout.print(f"- {sentence}", markup=False)
+
+
+def _print_skew_round(name: str, line: dict[str, Any]) -> None:
+    grown = "" if line["growth"] is None else f", largest growth {line['growth']:.2f}"
+    buffer = ""
+    if line["calibration_cosine"] is not None:
+        buffer = f", calibration's cosine {line['calibration_cosine']:+.2f}"
+    stderr.print(
+        f"{name}: round {line['round']}, {line['clients']} clients, skew "
+        f"{line['skew_of_pull']:.1%} of the pull, formula's correlation {line['correlation']:.2f} "
+        f"and error {line['error']:.0%}{grown}{buffer}, left {line['left']:.0%}"
+    )

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unskew.audit.privacy import privacy_table
-from unskew.cli._privacy import tradeoff
+from unskew.audit import privacy_table, trade_offs
 from unskew.paper import EXHIBITS, STORES, Exhibit, Results, published_quality, read_results
 from unskew.paper.rows import row_identity
 from unskew.report import Chapter, Diagram, Exposure, Extras, Panel, Privacy, to_markdown
@@ -68,10 +67,10 @@ def _privacy(rows: Sequence[dict[str, Any]]) -> list[Privacy]:
     for data, protocol in dict.fromkeys((row["data"], row["protocol"]) for row in rows):
         same = [row for row in rows if (row["data"], row["protocol"]) == (data, protocol)]
         dots = [
-            Exposure(method, dot.label, dot.success, dot.quality, bool(secure))
-            for secure, curves in enumerate(tradeoff(same))
-            for method, of_method in curves.items()
-            for dot in of_method
+            Exposure(method, f"λ {point.noise:g}", point.success, point.quality, secure)
+            for secure, view in ((False, "single_uploads"), (True, "secure_aggregation"))
+            for method, points in trade_offs(same, view).items()
+            for point in points
         ]
         studies.append(Privacy(Path(data).name, protocol, dots, privacy_table(same)))
     return studies

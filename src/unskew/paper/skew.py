@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from unskew.audit.skew import VARIANTS, audit_skew, skew_command
-from unskew.audit.skew_words import findings, skew_table
+from unskew.audit import VARIANTS, audit_skew, findings, skew_command, skew_table
 from unskew.data import load
 from unskew.paper.cells import QUICK_ROUNDS, Task
 from unskew.paper.plan import Exhibit, Plan

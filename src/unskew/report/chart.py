@@ -205,6 +205,8 @@ def _draw_panel(axis: Any, panel: Panel, looks: Mapping[str, Style], bare: bool)
         legend[series.label] = _draw_series(axis, series, looks[series.key], at)
     if panel.log_x:
         axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
     if panel.names:
         axis.set_xticks(range(len(panel.names)), panel.names)
     if panel.from_zero:

@@ -1,4 +1,4 @@
-"""What an audit of the skew has found, as a table and in words."""
+"""Findings of the skew audit: a table of medians, and sentences."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def findings(row: dict[str, Any]) -> Iterator[str]:
-    """What the figures say, in words: above all where a lemma's assumption does not hold."""
+    """Sentences about a row, above all where the assumption of a lemma does not hold."""
     m, lemma = row["median"], row["lemma"]
     if row["variant"] == "fedrefit":
         yield (
@@ -64,7 +64,7 @@ def findings(row: dict[str, Any]) -> Iterator[str]:
     if lemma is None:
         yield "Lemma 3.3 needs clients with two rounds or more: give more --rounds."
     else:
-        yield from _about_the_bound(lemma)
+        yield from _bound_findings(lemma)
     if not _buffered(row):
         how = "has no buffer" if row["variant"] == "fedmf" else "keeps its matrix for scoring"
         yield f"Step 2: {row['variant']} {how}, its vector meets the whole skew."
@@ -91,7 +91,7 @@ def findings(row: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def _about_the_bound(lemma: dict[str, Any]) -> Iterator[str]:
+def _bound_findings(lemma: dict[str, Any]) -> Iterator[str]:
     below, clients = lemma["clients_with_gamma_below_1"], lemma["clients"]
     verdict = "holds" if below == clients else "DOES NOT HOLD"
     yield (
