@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timing import LeftOut, Row, Setting, take_turns
-from unskew.engine._federation import CHUNK, Federation
+from unskew.engine import CHUNK, Federation
 from unskew.kernels import draw_samples, gather, get_threads, train_rows
 from unskew.methods import create
 from unskew.rng import Purpose

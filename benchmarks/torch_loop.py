@@ -35,7 +35,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from benchmarks.timing import Row, Setting, take_turns
-from unskew.engine._federation import Federation
+from unskew.engine import Federation
 from unskew.kernels import get_threads
 from unskew.methods import create
 

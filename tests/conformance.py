@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unskew.engine import Federation, kept_download
+from unskew.engine import Federation
 from unskew.kernels import draw_samples, empty_sum, fold, set_threads
 from unskew.methods import METHODS, create, parse_settings
 from unskew.ragged import select
@@ -340,7 +340,7 @@ def check_scores(case: Case) -> None:
     for user in users[:5]:
         alone = case.method.score(download, case.devices.take(np.array([user])))
         np.testing.assert_array_equal(alone, scores[user : user + 1])
-    kept = kept_download(case.method, download)
+    kept = case.method.retained_download(download)
     np.testing.assert_array_equal(case.method.score(kept, case.devices.take(users)), scores)
 
 
@@ -357,7 +357,7 @@ def check_folding_in_newcomers(case: Case) -> None:
     one = method.fold_in(download, of_client(fresh, 3), case.cohort(users[3:4]))
     assert_same_bits(leaves(one), leaves(of_client(folded, 3)))
     assert np.isfinite(method.score(download, folded)).all()
-    kept = method.fold_in(kept_download(method, download), fresh, case.cohort(users))
+    kept = method.fold_in(method.retained_download(download), fresh, case.cohort(users))
     assert_same_bits(leaves(kept), leaves(folded))
 
 

@@ -7,9 +7,9 @@ computes; nothing here knows a file, a method or a round loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,9 +117,22 @@ class Split:
         return len(self.item_ids)
 
 
+class Samples(NamedTuple):
+    """Labelled samples per client. ``row`` numbers the client's *touched* items (the distinct items
+    among its samples, ascending), which are the only rows its round can change."""
+
+    indptr: Int64
+    row: Int32
+    label: Float32
+    touched: Ragged
+
+    def counts(self) -> Int64:
+        return np.diff(self.indptr)
+
+
 class Cohort(NamedTuple):
-    """The clients that work side by side: a chunk of a round in the simulator, the users of one
-    node in a deployment. ``users`` are federation-wide numbers and only key the randomness."""
+    """The clients that train together: a chunk of a round in the simulator, the users of one node
+    in a deployment. ``users`` are federation-wide numbers and only key the random streams."""
 
     users: Int64
     positives: Ragged
@@ -127,6 +140,12 @@ class Cohort(NamedTuple):
     n_items: int
     seed: int
     round: int
+    samples: Samples | None = None
+    """The round's samples, if both steps share them. Without, each step draws the same ones."""
+
+    def at_round(self, round: int) -> Cohort:
+        """The same clients in another round, with samples still to be drawn."""
+        return self._replace(round=round, samples=None)
 
 
 class Upload(NamedTuple):
@@ -164,56 +183,70 @@ Aggregation = Literal["sum", "individual", "central"]
 upload by itself, or, for the baselines that are not federated at all, the interactions."""
 
 
-class Method(Protocol):
-    """What the simulator, the Flower client and the audits call. No base class: any object with
-    these members is a method. State types are NamedTuples of arrays; a private state has the user
-    axis first, its ragged leaves are ``Rows``.
+class Model(Protocol):
+    """What federated and central methods have in common. State types are NamedTuples of arrays; a
+    private state has the user axis first, and its ragged fields are ``Rows``.
 
-    A federated method has ``local``, ``personalize`` and ``aggregate``; a central one has ``epoch``
-    in their place (see ``CentralMethod``)."""
+    A method inherits from ``Method`` or ``CentralMethod`` for the defaults of the
+    optional hooks; any object with the same members serves as well."""
 
-    name: str
-    aggregation: Aggregation
+    name: ClassVar[str]
+    aggregation: ClassVar[Aggregation]
     config: Any
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Any, Any]:
         """The server's state and the private state of ``n_users`` fresh devices."""
 
+    def score(self, download: Any, private: Any) -> Float32:
+        """Scores of all items, one row per user, from what the device has."""
+
+    def fold_in(self, download: Any, private: Any, cohort: Cohort) -> Any:
+        """The private state of new users, from fresh states and their items, without a round."""
+
+    # Optional hooks, with their defaults.
+
     def download(self, server: Any) -> Any:
-        """What the server sends to every client of a round."""
+        """What the server sends to every client of a round. Default: its whole state."""
+        return server
+
+    def download_bytes(self, download: Any) -> int:
+        """Bytes that one client receives. Default: the whole download."""
+        return sum(array.nbytes for array in download)
+
+    def retained_download(self, download: Any) -> Any:
+        """The part of a download that a device needs after the round. Default: all of it."""
+        return download
+
+    def unread_fields(self, round: int) -> Collection[str]:
+        """Private fields that this round replaces without reading. Default: none."""
+        return ()
+
+    def draw(self, cohort: Cohort) -> Cohort:
+        """The cohort with its samples drawn, for methods that use them in both steps. Default:
+        nothing is drawn ahead."""
+        return cohort
+
+
+class Method(Model, Protocol):
+    """A federated method: what the simulator, the Flower client and the audits call."""
 
     def local(self, download: Any, private: Any, cohort: Cohort) -> tuple[Any, Upload, Float64]:
-        """Step 1: train on the device. The upload exists before Step 2; the losses stay home."""
+        """Step 1: train on the device. Returns the private state, the upload and the losses, which
+        stay on the device."""
 
     def personalize(self, download: Any, private: Any, cohort: Cohort) -> Any:
-        """Step 2: what the device does for itself after the upload has left."""
+        """Step 2: train what the device keeps for itself, after the upload has left. Default: there
+        is no Step 2."""
+        return private
 
     def aggregate(self, server: Any, total: Any) -> Any:
         """Step 3: the server's next state, from an ``UploadSum`` (aggregation "sum") or from
         ``Uploads`` ("individual")."""
 
-    def score(self, download: Any, private: Any) -> Float32:
-        """Scores of all items, one row per user, from what the device has."""
 
-    def fold_in(self, download: Any, private: Any, cohort: Cohort) -> Any:
-        """The private state of newcomers, from fresh states and their items, without a round."""
-
-
-class CentralMethod(Protocol):
+class CentralMethod(Model, Protocol):
     """A baseline that sees all interactions in one place. A round is an epoch; the private state is
     the per-user part of its model."""
 
-    name: str
-    aggregation: Aggregation
-    config: Any
-
-    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Any, Any]: ...
-
-    def download(self, server: Any) -> Any: ...
-
     def epoch(self, server: Any, private: Any, everyone: Cohort) -> tuple[Any, Any, float]:
-        """Train once over all interactions: the model's next state and its mean loss."""
-
-    def score(self, download: Any, private: Any) -> Float32: ...
-
-    def fold_in(self, download: Any, private: Any, cohort: Cohort) -> Any: ...
+        """Train once over all interactions: the next state of the model and its mean loss."""

@@ -254,10 +254,10 @@ def test_who_looks_at_uploads_sees_them_in_the_order_of_the_cohort(
 def test_leaves_said_to_be_unread_are_not_read(aggregate_from: int, small_split: Split) -> None:
     """A round that is given everything ends with the same bits."""
     named = []
-    for unread in (PFedCLR.unread, lambda self, round: ()):
+    for unread in (PFedCLR.unread_fields, lambda self, round: ()):
         method = PFedCLR(Config(dim=4, local_epochs=1, aggregate_from=aggregate_from))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PFedCLR, "unread", unread)
+            patch.setattr(PFedCLR, "unread_fields", unread)
             federation = Federation(method, small_split, 0)
             state = federation.start()
             for _ in range(4):

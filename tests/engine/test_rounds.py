@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from unskew.engine import Devices, Federation, Scoreboard, draw_cohort, select
+from unskew.engine import Devices, Federation, Scoreboard, draw_cohort
 from unskew.kernels import set_threads
 from unskew.methods import METHODS, create
+from unskew.ragged import select
 from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Int64, Ragged, Rows, Split, Upload, Uploads
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,22 +9,11 @@ from unskew.jit import jit
 from unskew.kernels._parallel import for_each_block
 from unskew.ragged import indptr_from_counts
 from unskew.rng import Purpose, below, stream, value
-from unskew.types import Cohort, Float32, Int32, Int64, Ragged
+from unskew.types import Cohort, Float32, Int32, Int64, Ragged, Samples
+
+__all__ = ["Samples", "draw_samples"]
 
 _NEGATIVES = int(Purpose.NEGATIVES)
-
-
-class Samples(NamedTuple):
-    """Labelled samples per client. ``row`` numbers the client's *touched* items (the distinct items
-    among its samples, ascending), which are the only rows its round can move."""
-
-    indptr: Int64
-    row: Int32
-    label: Float32
-    touched: Ragged
-
-    def counts(self) -> Int64:
-        return np.diff(self.indptr)
 
 
 @jit
@@ -114,32 +100,15 @@ def _number_touched(
             row[j] = number[items[j]]
 
 
-class _Latest(threading.local):
-    """The cohort last drawn for in this thread: Step 2 asks for the very samples of Step 1."""
-
-    drawn: tuple[Cohort, int, Samples] | None = None
-
-
-_latest = _Latest()
-
-
 def draw_samples(cohort: Cohort, negatives: int) -> Samples:
     """For each positive, ``negatives`` distinct items drawn uniformly from those not excluded.
 
     A client whose pool is smaller than ``negatives`` takes as many as there are. The samples are a
-    function of the cohort's streams, so they are the same whenever they are asked for; treat them
-    as read-only.
+    function of the cohort's streams, so every draw gives the same ones; a cohort that carries its
+    samples saves drawing them again. Treat them as read-only.
     """
-    if _latest.drawn is not None:
-        known, asked, samples = _latest.drawn
-        if known is cohort and asked == negatives:
-            return samples
-    samples = _draw(cohort, negatives)
-    _latest.drawn = (cohort, negatives, samples)
-    return samples
-
-
-def _draw(cohort: Cohort, negatives: int) -> Samples:
+    if cohort.samples is not None:
+        return cohort.samples
     n_positives = cohort.positives.counts()
     pool = cohort.n_items - cohort.excluded.counts()
     per_positive = np.minimum(negatives, pool)

@@ -101,7 +101,7 @@ def fold_in_vectors(
     p = np.zeros((len(cohort.users), config.dim), np.float32)
     m, v = np.zeros_like(p), np.zeros_like(p)
     for step in range(1, _FOLD_IN_STEPS + 1):
-        samples = draw_samples(cohort._replace(round=step), config.negatives)
+        samples = draw_samples(cohort.at_round(step), config.negatives)
         g = gradient(samples, p) + np.float32(config.decay) * p
         rate = _FOLD_IN_RATE * (1 - (step - 1) / _FOLD_IN_STEPS)
         adam(p, m, v, g, rate, step)

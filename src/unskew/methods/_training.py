@@ -137,10 +137,10 @@ def fold_in(config: TrainingConfig, download: ItemServer, p: Float32, cohort: Co
     """User vectors for newcomers: trained on their own items alone, the global items frozen."""
     p = p.copy()
     for passes in range(1, _FOLD_IN_PASSES + 1):
-        samples = draw_samples(cohort._replace(round=passes), config.negatives)
+        samples = draw_samples(cohort.at_round(passes), config.negatives)
         rows = gather(download.Q, samples.touched)
         train_joint(
-            cohort._replace(round=passes),
+            cohort.at_round(passes),
             samples,
             config.schedule,
             Purpose.SHUFFLE_PERSONAL,

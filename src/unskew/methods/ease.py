@@ -24,7 +24,7 @@ from scipy.linalg import lapack
 from unskew.kernels.central_items import gram, linear_scores, weights_of_inverse
 from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
 from unskew.ragged import distinct
-from unskew.types import Cohort, Float32, UnskewError
+from unskew.types import CentralMethod, Cohort, Float32, UnskewError
 
 
 class Server(NamedTuple):
@@ -40,7 +40,7 @@ class Config(LinearConfig):
 
 
 @dataclass(frozen=True)
-class EASE:
+class EASE(CentralMethod):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -51,9 +51,6 @@ class EASE:
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, OwnItems]:
         return Server(np.zeros((n_items, n_items), np.float32)), no_items(n_users)
-
-    def download(self, server: Server) -> Server:
-        return server
 
     def epoch(
         self, server: Server, private: OwnItems, everyone: Cohort

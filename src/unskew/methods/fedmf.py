@@ -26,7 +26,7 @@ from unskew.methods._training import (
     trained_items,
 )
 from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Float64, Rows, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
 
 class Private(NamedTuple):
@@ -43,7 +43,7 @@ class Config(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class FedMF:
+class FedMF(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -56,9 +56,6 @@ class FedMF:
         d = self.config.dim
         private = Private(initial_users(n_users, d, seed), Rows.empty(n_users, d))
         return ItemServer(initial_items(n_items, d, seed)), private
-
-    def download(self, server: ItemServer) -> ItemServer:
-        return server
 
     def local(
         self, download: ItemServer, private: Private, cohort: Cohort
@@ -79,9 +76,6 @@ class FedMF:
         )
         held, upload = trained_items(c, download, private.Q, samples, rows, cohort)
         return Private(p, held), upload, losses
-
-    def personalize(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
-        return private
 
     def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
         return fedavg(server, total)

@@ -23,7 +23,7 @@ from unskew.methods._training import (
     fold_in,
 )
 from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Float64, Rows, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
 
 class Private(NamedTuple):
@@ -42,7 +42,7 @@ class Config(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class FedMFAF:
+class FedMFAF(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -60,8 +60,8 @@ class FedMFAF:
         server, private = self._backbone.init(n_users, n_items, seed)
         return server, Private(private.p, private.Q, private.Q)
 
-    def download(self, server: ItemServer) -> ItemServer:
-        return server
+    def draw(self, cohort: Cohort) -> Cohort:
+        return cohort._replace(samples=draw_samples(cohort, self.config.negatives))
 
     def local(
         self, download: ItemServer, private: Private, cohort: Cohort

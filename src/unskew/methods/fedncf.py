@@ -34,7 +34,7 @@ from unskew.methods._training import (
     trained_items,
 )
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Float64, Rows, UnskewError, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Upload, UploadSum
 
 _FOLD_IN_PASSES = 20
 """How often a newcomer trains its vector on fresh negatives against the frozen global model."""
@@ -78,7 +78,7 @@ def initial_mlp(dim: int, seed: int) -> Float32:
 
 
 @dataclass(frozen=True)
-class FedNCF:
+class FedNCF(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -94,9 +94,6 @@ class FedNCF:
             initial_users(n_users, d, seed), np.tile(mlp, (n_users, 1)), Rows.empty(n_users, d)
         )
         return Server(initial_items(n_items, d, seed), mlp), private
-
-    def download(self, server: Server) -> Server:
-        return server
 
     def local(
         self, download: Server, private: Private, cohort: Cohort
@@ -115,9 +112,6 @@ class FedNCF:
             upload = upload._replace(dense=mlp - download.mlp)
         return Private(p, mlp, held), upload, losses
 
-    def personalize(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        return private
-
     def aggregate(self, server: Server, total: UploadSum) -> Server:
         if total.weight == 0:
             return server
@@ -132,7 +126,7 @@ class FedNCF:
         p = private.p.copy()
         mlp = np.tile(download.mlp, (len(p), 1))
         for passes in range(1, _FOLD_IN_PASSES + 1):
-            alone = cohort._replace(round=passes)
+            alone = cohort.at_round(passes)
             samples = draw_samples(alone, c.negatives)
             rows = gather(download.Q, samples.touched)
             shuffle, rates = Purpose.SHUFFLE_PERSONAL, (c.learning_rate, 0.0, 0.0)

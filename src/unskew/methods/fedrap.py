@@ -32,7 +32,7 @@ from unskew.kernels import draw_samples
 from unskew.kernels.additive import AdditiveRates, ScaledTable, train_additive
 from unskew.methods._training import TrainingConfig, initial_items
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Float64, Rows, UnskewError, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Upload, UploadSum
 
 _FOLD_IN_PASSES = 20
 """A newcomer plays this many rounds by itself, of which nothing is sent."""
@@ -101,7 +101,7 @@ class Config(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class FedRAP:
+class FedRAP(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -130,9 +130,6 @@ class FedRAP:
         affine = np.tile(score.astype(np.float32), (n_users, 1))
         private = Private(affine[:, :d].copy(), affine[:, d].copy(), none, whole, none, whole)
         return Server(initial_items(n_items, d, seed), C_0), private
-
-    def download(self, server: Server) -> Server:
-        return server
 
     def download_bytes(self, download: Server) -> int:
         return download.Q.nbytes
@@ -166,9 +163,6 @@ class FedRAP:
             D = ScaledTable.untouched(download.Q, n)
         return Private(weight, bias, *C[1:], *D[1:]), upload, losses
 
-    def personalize(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        return private
-
     def aggregate(self, server: Server, total: UploadSum) -> Server:
         """D <- mean of D_u."""
         if total.weight == 0:
@@ -182,7 +176,7 @@ class FedRAP:
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
         for passes in range(1, _FOLD_IN_PASSES + 1):
-            private, _, _ = self.local(download, private, cohort._replace(round=passes))
+            private, _, _ = self.local(download, private, cohort.at_round(passes))
         return private
 
 

@@ -34,7 +34,7 @@ from unskew.kernels.refit import Walk, history_rows, read_histories, spread_vect
 from unskew.methods._central import check_settings
 from unskew.ragged import distinct, owners
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Float64, Int32, Ragged, Rows, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Int32, Method, Ragged, Rows, Upload, UploadSum
 
 
 class Server(NamedTuple):
@@ -90,7 +90,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class FedRefit:
+class FedRefit(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -134,9 +134,6 @@ class FedRefit:
             empty = Rows.empty(n, rows.shape[1])
             return Private(mine), Upload(empty, dense, np.zeros(n)), losses
         return Private(mine), Upload(Rows(*own, rows), dense, np.ones(n)), losses
-
-    def personalize(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        return private
 
     def aggregate(self, server: Server, total: UploadSum) -> Server:
         c = self.config

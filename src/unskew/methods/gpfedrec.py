@@ -34,7 +34,18 @@ from unskew.kernels.relations import neighbours
 from unskew.methods._training import TrainingConfig, initial_items, initial_users
 from unskew.methods.fedncf import initial_mlp
 from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Float64, Int32, Int64, Rows, UnskewError, Upload, Uploads
+from unskew.types import (
+    Cohort,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    Method,
+    Rows,
+    UnskewError,
+    Upload,
+    Uploads,
+)
 
 _FOLD_IN_PASSES = 20
 """How often a newcomer trains its vector on fresh negatives against the frozen global items."""
@@ -85,7 +96,7 @@ class Config(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class GPFedRec:
+class GPFedRec(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -108,9 +119,6 @@ class GPFedRec:
         nothing = np.zeros(n_users, np.float32), Rows.empty(n_users, d)
         private = Private(np.arange(n_users), p, mlp, *nothing)
         return Server(initial_items(n_items, d, seed), *empty_packed(n_users, n_items * d)), private
-
-    def download(self, server: Server) -> Server:
-        return server
 
     def download_bytes(self, download: Server) -> int:
         """The common table and the client's own."""
@@ -136,9 +144,6 @@ class GPFedRec:
         upload = Upload(held, factor[:, None].copy(), np.ones(len(p)))
         return Private(private.user, p, mlp, factor, held), upload, losses
 
-    def personalize(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        return private
-
     def aggregate(self, server: Server, total: Uploads) -> Server:
         upload = total.upload
         moved = Moved(_packed(server), total.users, upload.rows, upload.dense[:, 0])
@@ -156,7 +161,7 @@ class GPFedRec:
         c = self.config
         p, mlp = private.p.copy(), private.mlp.copy()
         for passes in range(1, _FOLD_IN_PASSES + 1):
-            alone = cohort._replace(round=passes)
+            alone = cohort.at_round(passes)
             samples = draw_samples(alone, c.negatives)
             rows = gather(download.Q, samples.touched)
             how = (alone, samples, c.schedule, Purpose.SHUFFLE_PERSONAL)

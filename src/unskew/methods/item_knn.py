@@ -18,7 +18,7 @@ import numpy as np
 from unskew.kernels.central_items import nearest_items, neighbour_scores
 from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
 from unskew.ragged import distinct
-from unskew.types import Cohort, Float32, Int32
+from unskew.types import CentralMethod, Cohort, Float32, Int32
 
 
 class Server(NamedTuple):
@@ -37,7 +37,7 @@ class Config(LinearConfig):
 
 
 @dataclass(frozen=True)
-class ItemKNN:
+class ItemKNN(CentralMethod):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -49,9 +49,6 @@ class ItemKNN:
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, OwnItems]:
         shape = (n_items, min(self.config.neighbours, n_items))
         return Server(np.zeros(shape, np.int32), np.zeros(shape, np.float32)), no_items(n_users)
-
-    def download(self, server: Server) -> Server:
-        return server
 
     def epoch(
         self, server: Server, private: OwnItems, everyone: Cohort

@@ -24,7 +24,7 @@ from unskew.kernels.central_graph import Graph, mean_of_layers, pairwise_gradien
 from unskew.methods._central import check_settings, initial_table
 from unskew.ragged import distinct, owners
 from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Int32, Int64
+from unskew.types import CentralMethod, Cohort, Float32, Int32, Int64
 
 
 class Server(NamedTuple):
@@ -77,7 +77,7 @@ class Config:
 
 
 @dataclass(frozen=True)
-class LightGCN:
+class LightGCN(CentralMethod):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config

@@ -22,7 +22,7 @@ from unskew.kernels.central import Table, factor_gradient, train_factors
 from unskew.methods._central import EmbeddingConfig, fold_in_vectors, initial_table
 from unskew.methods._training import ItemServer
 from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Int64
+from unskew.types import CentralMethod, Cohort, Float32, Int64
 
 
 class Server(NamedTuple):
@@ -48,7 +48,7 @@ class Config(EmbeddingConfig):
 
 
 @dataclass(frozen=True)
-class MF:
+class MF(CentralMethod):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config

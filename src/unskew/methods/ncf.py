@@ -27,7 +27,7 @@ from unskew.kernels.central_ncf import (
 )
 from unskew.methods._central import EmbeddingConfig, fold_in_vectors, initial_table
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Int64
+from unskew.types import CentralMethod, Cohort, Float32, Int64
 
 
 class Server(NamedTuple):
@@ -62,7 +62,7 @@ class Config(EmbeddingConfig):
 
 
 @dataclass(frozen=True)
-class NCF:
+class NCF(CentralMethod):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config

@@ -43,7 +43,7 @@ from unskew.methods._training import (
     trained_items,
 )
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Float64, Rows, UnskewError, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Upload, UploadSum
 
 
 class Private(NamedTuple):
@@ -74,7 +74,7 @@ class Config(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class PFedCLR:
+class PFedCLR(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -99,12 +99,12 @@ class PFedCLR:
         )
         return ItemServer(initial_items(n_items, c.dim, seed)), private
 
-    def download(self, server: ItemServer) -> ItemServer:
-        return server
-
-    def unread(self, round: int) -> tuple[str, ...]:
+    def unread_fields(self, round: int) -> tuple[str, ...]:
         """Once there is aggregation, a round replaces the items of the last one unseen."""
         return () if self.config.trains_alone(round) else ("Q",)
+
+    def draw(self, cohort: Cohort) -> Cohort:
+        return cohort._replace(samples=draw_samples(cohort, self.config.negatives))
 
     def local(
         self, download: ItemServer, private: Private, cohort: Cohort

@@ -29,7 +29,18 @@ from unskew.kernels.pull import train_pulled, widen
 from unskew.kernels.simplex import project_on_simplex
 from unskew.methods import _training
 from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Float64, Int32, Int64, Rows, UnskewError, Upload, Uploads
+from unskew.types import (
+    Cohort,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    Method,
+    Rows,
+    UnskewError,
+    Upload,
+    Uploads,
+)
 
 
 class Server(NamedTuple):
@@ -69,7 +80,7 @@ class Config(_training.TrainingConfig):
 
 
 @dataclass(frozen=True)
-class PFedGraph:
+class PFedGraph(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -95,15 +106,12 @@ class PFedGraph:
         private = Private(np.arange(n_users), p, nothing)
         return _nobodys(Q), private
 
-    def download(self, server: Server) -> Server:
-        return server
-
     def download_bytes(self, download: Server) -> int:
         """On average: a client is given a table if it sent its own in the round before."""
         share = self.config.participation * self.config.aggregated
         return int(download.Q.nbytes * share) if len(download.users) else download.Q.nbytes
 
-    def kept(self, download: Server) -> Server:
+    def retained_download(self, download: Server) -> Server:
         """A client's aggregate has become its own table: only the common start is needed later."""
         return _nobodys(download.Q)
 
@@ -126,9 +134,6 @@ class PFedGraph:
         weight = np.where(sends, samples.counts(), 0.0)
         upload = Upload(moved(held, sends, download.Q), nothing, weight)
         return Private(private.user, p, held), upload, losses
-
-    def personalize(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        return private
 
     def aggregate(self, server: Server, total: Uploads) -> Server:
         sent = total.upload.weight > 0

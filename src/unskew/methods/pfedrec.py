@@ -33,7 +33,7 @@ from unskew.methods._training import (
     trained_items,
 )
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Float64, Rows, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
 _FOLD_IN_PASSES = 20
 """How often a newcomer fits its score function on fresh negatives to the frozen global items."""
@@ -63,7 +63,7 @@ class Config(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class PFedRec:
+class PFedRec(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -84,9 +84,6 @@ class PFedRec:
         )
         return ItemServer(initial_items(n_items, d, seed)), private
 
-    def download(self, server: ItemServer) -> ItemServer:
-        return server
-
     def local(
         self, download: ItemServer, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
@@ -103,9 +100,6 @@ class PFedRec:
         one_each = upload._replace(weight=np.sign(upload.weight))
         return Private(theta, bias, held), one_each, losses
 
-    def personalize(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
-        return private
-
     def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
         return fedavg(server, total)
 
@@ -119,7 +113,7 @@ class PFedRec:
         c = self.config
         theta, bias = private.theta.copy(), private.bias.copy()
         for passes in range(1, _FOLD_IN_PASSES + 1):
-            alone = cohort._replace(round=passes)
+            alone = cohort.at_round(passes)
             samples = draw_samples(alone, c.negatives)
             rows = gather(download.Q, samples.touched)
             shuffle, rates = Purpose.SHUFFLE_PERSONAL, (c.learning_rate, 0.0)

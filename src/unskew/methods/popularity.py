@@ -14,7 +14,7 @@ import numpy as np
 
 from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
 from unskew.ragged import distinct
-from unskew.types import Cohort, Float32
+from unskew.types import CentralMethod, Cohort, Float32
 
 
 class Server(NamedTuple):
@@ -29,7 +29,7 @@ class Config(LinearConfig):
 
 
 @dataclass(frozen=True)
-class Popularity:
+class Popularity(CentralMethod):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
@@ -40,9 +40,6 @@ class Popularity:
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, OwnItems]:
         return Server(np.zeros(n_items, np.float32)), no_items(n_users)
-
-    def download(self, server: Server) -> Server:
-        return server
 
     def epoch(
         self, server: Server, private: OwnItems, everyone: Cohort

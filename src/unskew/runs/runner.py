@@ -162,21 +162,18 @@ def _train(
     transform: PrivateUploads | None,
 ) -> State:
     rounds = federation.method.config.rounds
-    checkpoints = None if folder is None else Checkpoints(folder / "state")
-    state = None if checkpoints is None else checkpoints.load(federation)
-    if state is None:
-        state = federation.start()
-    while state.round < rounds:
-        row = federation.step(state)
+
+    def after_round(state: State, row: dict[str, Any]) -> None:
         if transform is not None:
             # In the round's row, so that a resumed run's account covers all rounds.
             row["ldp"] = transform.round_figures()
-        if checkpoints is not None and folder is not None:
-            checkpoints.after_round(state, final=state.round == rounds)
+        if folder is not None:
             write_json_lines(folder / "rounds.jsonl", state.rows)
         if on_round is not None:
             on_round(federation.seed, row, rounds)
-    return state
+
+    checkpoints = None if folder is None else Checkpoints(folder / "state")
+    return federation.run(checkpoints=checkpoints, on_round=after_round)
 
 
 def noise_mechanism(spec: RunSpec, split: Split) -> Mechanism | None:

@@ -279,9 +279,7 @@ def _run_trial(search: Search, chosen: dict[str, Any], number: int, split: Split
         for seed in search.spec.seeds:
             method = dataclasses.replace(search.spec, settings=settings).build()
             federation = Federation(method, split, seed)
-            state = federation.start()
-            while state.round < method.config.rounds:
-                federation.step(state)
+            state = federation.run()
             best = max(state.rows, key=lambda row: row["validation"]["ndcg@10"])
             values.append(best["validation"]["ndcg@10"])
             rounds.append(best["round"])

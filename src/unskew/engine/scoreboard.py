@@ -1,7 +1,7 @@
-"""Every client's latest ranks.
+"""The latest ranks of every client.
 
-A client is evaluated with its own local model right after it has trained, and its ranks stand until
-it trains again: evaluation needs no device's item table to be kept.
+A client is evaluated with its own local model right after it has trained. Its ranks stay valid
+until it trains again, so no item table of a device needs to be stored for evaluation.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from unskew.types import Float32, Float64, Int32, Int64, Split
 Part = Literal["validation", "test"]
 Ranking = Literal["all", "sampled"]
 TOP_K = 10
+"""Length of the recommended lists that are stored."""
 
 
 class Scoreboard:
@@ -39,7 +40,7 @@ class Scoreboard:
         self.top[users] = top_k(scores, users, self._split, TOP_K)
 
     def per_user(self, part: Part, ranking: Ranking | None = None) -> dict[str, Float64]:
-        """Metrics per user; the headline ranking of the protocol where none is named."""
+        """Metrics per user, by default of the protocol's headline ranking."""
         ranks = self.ranks[part, ranking or self.rankings[0]]
         return per_user(ranks, getattr(self._split, part).indptr)
 

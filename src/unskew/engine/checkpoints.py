@@ -1,12 +1,12 @@
-"""A run's state on disk: written every round, complete at every moment.
+"""A run's state on disk: written after each round, complete at every moment.
 
-``state/round-000042/`` holds the devices and the scoreboard, and, as going on needs it, of the last
-round the server, too; ``state/current.json`` names the last round and the best one and is replaced
-only after the folders it names are complete.
-A process killed at any moment leaves the previous ``current.json`` and everything it names.
+``state/round-000042/`` holds the devices and the scoreboard; the folder of the last round also
+holds the server, which resuming needs. ``state/current.json`` names the last round and the best
+one. It is replaced only after the folders it names are complete, so a process killed at any moment
+leaves the previous ``current.json`` and everything it names.
 
-Writing may take up to a tenth of the time training takes: where a state is so large that every
-round would cost more, some rounds are not written, and resuming plays them again, to the same bits.
+Writing may take up to a tenth of the training time. Where a state is so large that every round
+would cost more, some rounds are not written, and resuming trains them again, to the same bits.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from unskew.engine._devices import Devices
-from unskew.engine._federation import Federation, State
-from unskew.engine._scoreboard import Scoreboard
+from unskew.engine.devices import Devices
+from unskew.engine.federation import Federation, State
+from unskew.engine.scoreboard import Scoreboard
 from unskew.files import (
     Tensor,
     checksum,
+    named_tensors,
     read_json,
     read_tensors,
     sync_folder,
@@ -33,11 +34,12 @@ from unskew.files import (
 from unskew.types import Split
 
 FORMAT, VERSION = "unskew-state", 1
-_SHARE = 0.1
+MAX_WRITING_SHARE = 0.1
+"""Share of the time since the start that writing may take."""
 
 
 def server_tensors(server: Any) -> list[Tensor]:
-    return [Tensor.whole(n, a) for n, a in zip(server._fields, server, strict=True)]
+    return named_tensors(server._asdict())
 
 
 def model_checksum(state: State) -> str:
@@ -56,7 +58,7 @@ class Checkpoints:
     def after_round(self, state: State, final: bool) -> None:
         """Save the state if it is due. The last round is always saved."""
         due = state.round % self._every == 0
-        affordable = self._writing <= _SHARE * (time.monotonic() - self._began)
+        affordable = self._writing <= MAX_WRITING_SHARE * (time.monotonic() - self._began)
         if final or (due and affordable):
             began = time.monotonic()
             self.save(state)
@@ -81,7 +83,7 @@ class Checkpoints:
                 shutil.rmtree(folder)
 
     def load(self, federation: Federation) -> State | None:
-        """The newest complete state, or None if there is none yet."""
+        """The newest complete state, or None if nothing was saved yet."""
         if not (self._folder / "current.json").exists():
             return None
         current = read_json(self._folder / "current.json", FORMAT, VERSION)
@@ -120,7 +122,7 @@ class Checkpoints:
         shutil.rmtree(unfinished, ignore_errors=True)
         parts = {
             "devices": devices.tensors(),
-            "scoreboard": [Tensor.whole(n, a) for n, a in board.arrays().items()],
+            "scoreboard": named_tensors(board.arrays()),
         }
         if server is not None:
             parts["server"] = server_tensors(server)

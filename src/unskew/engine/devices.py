@@ -1,9 +1,9 @@
-"""All devices' private state, held compactly, and handed out to a chunk of them at a time.
+"""The private state of all devices, stored compactly and handed out for a chunk of them at a time.
 
-Dense leaves (a vector per user) are one array with the user axis first. Ragged leaves are one pair
-of arrays per user, replaced and never changed, so that remembering an earlier round costs only what
-has changed since. Each device also remembers which version of the server's items it downloaded
-last; a version is kept exactly as long as some device still has it.
+A dense field (a vector per user) is one array with the user axis first. A ragged field is a pair of
+arrays per user that are replaced and never changed, so a snapshot costs only what changes later.
+Each device also stores the version of the download it got last; a download is stored as long as
+some device has it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Devices:
         self.downloads: dict[int, Any] = {0: download}
 
     def take(self, users: Int64, without: Collection[str] = ()) -> Any:
-        """The private state of these users, as a value of its own; ragged leaves that nobody will
-        look at may be left ``without`` their rows."""
+        """A copy of the private state of these users. The ragged fields named in ``without`` come
+        without their rows, for methods that do not read them."""
         leaves: dict[str, Any] = {name: array[users] for name, array in self._dense.items()}
         for name, (items, values) in self._ragged.items():
             if name in without:
@@ -62,34 +62,34 @@ class Devices:
             rows: Rows = getattr(private, name)
             for i, user in enumerate(users):
                 run = slice(rows.indptr[i], rows.indptr[i + 1])
-                if not np.array_equal(items[user], rows.items[run]):  # else an old copy serves
-                    items[user] = self._numbers(rows.items[run])
+                if not np.array_equal(items[user], rows.items[run]):
+                    items[user] = self._copy_items(rows.items[run])
                 values[user] = rows.values[run].copy()
         self.version[users] = version
 
-    def _numbers(self, items: Int32) -> Int32:
-        """A copy to keep; whole tables, which have all items, share one."""
+    def _copy_items(self, items: Int32) -> Int32:
+        """A copy of an item list; lists of all items share one copy."""
         if not len(items) or items[-1] != len(items) - 1:
             return items.copy()
         return self._all.setdefault(len(items), items.copy())
 
     def mean_bytes(self) -> float:
-        """What a device holds."""
+        """Mean size of a device's private state."""
         dense = sum(array.nbytes for array in self._dense.values())
         ragged = sum(part.nbytes for _, values in self._ragged.values() for part in values)
         return (dense + ragged + 1) / self.n_users
 
     def remember(self, version: int, download: Any) -> None:
-        """Keep a download that devices are about to get."""
+        """Store a download that devices are about to get."""
         self.downloads = {**self.downloads, version: download}
 
     def forget(self) -> None:
-        """Let go of downloads that no device has any more."""
+        """Drop the downloads that no device has any more."""
         live = set(np.unique(self.version).tolist())
         self.downloads = {number: held for number, held in self.downloads.items() if number in live}
 
     def snapshot(self) -> Devices:
-        """The state as it is now; cheap, because ragged leaves are shared and never changed."""
+        """A copy of the state; cheap, because ragged fields are shared and never changed."""
         copy = object.__new__(Devices)
         copy._kind, copy.n_users, copy._all = self._kind, self.n_users, self._all
         copy._dense = {name: array.copy() for name, array in self._dense.items()}
@@ -98,7 +98,7 @@ class Devices:
         return copy
 
     def tensors(self) -> Iterator[Tensor]:
-        """Everything as named arrays, to be saved or hashed without a second copy of it all."""
+        """All state as named tensors, to be saved or hashed without copying it."""
         yield Tensor.whole("version", self.version)
         for name in self._kind._fields:
             if name in self._dense:
@@ -115,12 +115,12 @@ class Devices:
                 yield Tensor.whole(f"download.{version}.{field}", array)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The same as whole arrays."""
+        """All state as named whole arrays."""
         return {tensor.name: tensor.array() for tensor in self.tensors()}
 
     @staticmethod
     def from_arrays(named: Mapping[str, NDArray[Any]], private: Any, download: Any) -> Devices:
-        """The inverse of :meth:`arrays`; ``private`` and ``download`` say which types to build."""
+        """The inverse of :meth:`arrays`; ``private`` and ``download`` give the types to build."""
         leaves: dict[str, Any] = {}
         for name, leaf in zip(private._fields, private, strict=True):
             if isinstance(leaf, Rows):
