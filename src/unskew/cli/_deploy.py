@@ -193,9 +193,7 @@ def _compare(
     for number in (1, 2, 3):
         network.stop(f"node-{number}")
     federation = Federation(create(method, **settings), split, seed)
-    state = federation.start()
-    for _ in range(rounds):
-        federation.step(state)
+    state = federation.run(rounds)
     played, server = read_model(folder / "server", state.server)
     if played != rounds:
         raise UnskewError(f"Flower ended after round {played} of {rounds}; see {folder.parent}.")

@@ -39,7 +39,7 @@ from unskew.deploy.messages import (
 )
 from unskew.deploy.node_data import NodeData, lock_folder, read_node_data
 from unskew.deploy.task import Task
-from unskew.engine import CHUNK, Devices, Transform
+from unskew.engine import CHUNK, Devices, Transform, train_upload
 from unskew.evaluation import best_unseen, held_out_ranks, per_user
 from unskew.files import (
     named_tensors,
@@ -138,9 +138,7 @@ class Device:
         for local in _chunks(chosen):
             cohort = self._cohort(local, round)
             private = self.devices.take(local)
-            private, upload, _ = self.method.local(download, private, cohort)
-            if transform is not None:
-                upload = transform(upload, cohort)
+            private, upload, _ = train_upload(self.method, download, private, cohort, transform)
             if self.method.aggregation == "sum":
                 total = fold(total or empty_sum(self.task.n_items, upload), upload)
             else:

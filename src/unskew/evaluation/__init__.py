@@ -1,9 +1,9 @@
 """Protocols, ranks, metrics and significance. Sees scores and held-out items, never a model."""
 
-from unskew.evaluation._metrics import CUTOFFS, coverage, mean_metrics, per_user, popularity
-from unskew.evaluation._protocols import PROTOCOLS, EvaluationProtocol, prepare
-from unskew.evaluation._ranks import best_unseen, held_out_ranks, top_k
-from unskew.evaluation._significance import (
+from unskew.evaluation.metrics import CUTOFFS, coverage, mean_metrics, per_user, popularity
+from unskew.evaluation.protocols import PROTOCOLS, EvaluationProtocol, prepare
+from unskew.evaluation.ranks import best_unseen, held_out_ranks, top_k
+from unskew.evaluation.significance import (
     Interval,
     PairedTest,
     holm,

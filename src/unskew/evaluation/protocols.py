@@ -20,14 +20,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from unskew.evaluation._candidates import draw_candidates
-from unskew.evaluation._rows import (
-    KeptRows,
-    keep_rows,
-)
+from unskew.jit import jit
 from unskew.ragged import contains, distinct, lists_from_pairs, sets_from_pairs
-from unskew.types import Bool, Int64, Interactions, Ragged, Split, UnskewError
+from unskew.rng import Purpose, below, stream, value
+from unskew.types import Bool, Int32, Int64, Interactions, Ragged, Split, UnskewError
 
+_CANDIDATES = int(Purpose.CANDIDATES)
 LEAVE_ONE_OUT_MIN_ROWS = 3
 """One row to test on, one to validate on, one to train on."""
 TIME_TEST_SHARE = 0.1
@@ -94,7 +92,7 @@ def prepare(
             f"The {rules.name} protocol needs real timestamps and {interactions.name} has none: "
             "use the leak-free protocol instead."
         )
-    kept = keep_rows(interactions, rules.deduplicate)
+    kept = _keep_rows(interactions, rules.deduplicate)
     n_items = len(kept.item_ids)
     cut = (_cut_time if rules.split == "time" else _leave_one_out)(interactions.name, kept)
     seen = distinct(cut.train, n_items)
@@ -116,7 +114,7 @@ def prepare(
         excluded=cut.known if rules.negatives_avoid == "everything" else seen,
         validation=cut.validation,
         test=cut.test,
-        sampled=draw_candidates(cut.known, n_items, rules.candidates, seed),
+        sampled=_draw_candidates(cut.known, n_items, rules.candidates, seed),
         rank_all=rules.rank_all,
         notes=notes,
     )
@@ -132,7 +130,7 @@ def _rules(protocol: str | EvaluationProtocol) -> EvaluationProtocol:
     return PROTOCOLS[protocol]
 
 
-def _leave_one_out(data: str, kept: KeptRows) -> _Cut:
+def _leave_one_out(data: str, kept: _KeptRows) -> _Cut:
     """Each user's latest row tests, the next latest validates, the others train in time order.
 
     Among rows of the same time the one that stands first in the file counts as the later one.
@@ -164,7 +162,7 @@ def _leave_one_out(data: str, kept: KeptRows) -> _Cut:
     )
 
 
-def _cut_time(data: str, kept: KeptRows) -> _Cut:
+def _cut_time(data: str, kept: _KeptRows) -> _Cut:
     """One moment ends training and a later one ends validation, for all users.
 
     Rows of the same time stay on the same side (the later one), so the held-out shares are met or
@@ -222,3 +220,118 @@ def _moments(data: str, clock: Int64) -> tuple[int, int]:
         f"{data} has too few different timestamps to cut into training, validation and test by "
         "time: use the leak-free protocol instead."
     )
+
+
+class _KeptRows(NamedTuple):
+    """The rows that count, in file order, with users and items numbered in order of first
+    appearance among them. ``clock`` is the timestamp, or the row's place where there is none."""
+
+    users: Int64
+    items: Int64
+    clock: Int64
+    user_ids: tuple[str, ...]
+    item_ids: tuple[str, ...]
+    titles: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+
+def _keep_rows(interactions: Interactions, deduplicate: bool) -> _KeptRows:
+    """Keep positive ratings, then (if asked) each pair's first row, then users with enough rows."""
+    notes = list(interactions.notes)
+    users = interactions.users.astype(np.int64)
+    items = interactions.items.astype(np.int64)
+    rows = np.arange(len(users))
+
+    if interactions.ratings is not None:
+        positive = interactions.ratings > 0
+        rows = rows[positive]
+        _note(notes, len(users) - len(rows), "rows without a positive rating left out")
+
+    if deduplicate:
+        repeated = len(rows)
+        pairs = users[rows] * max(len(interactions.item_ids), 1) + items[rows]
+        rows = rows[np.sort(np.unique(pairs, return_index=True)[1])]
+        _note(notes, repeated - len(rows), "repeated (user, item) rows left out")
+
+    per_user = np.bincount(users[rows], minlength=len(interactions.user_ids))
+    enough = per_user >= interactions.min_user_rows
+    rows = rows[enough[users[rows]]]
+    few = f"users with fewer than {interactions.min_user_rows} rows left out"
+    _note(notes, int(np.count_nonzero(~enough)), few)
+    if len(rows) == 0:
+        raise UnskewError(
+            f"No user of {interactions.name} has {interactions.min_user_rows} or more usable rows: "
+            "lower min_user_rows or give a larger file."
+        )
+
+    users, old_users = _number_by_appearance(users[rows], len(interactions.user_ids))
+    items, old_items = _number_by_appearance(items[rows], len(interactions.item_ids))
+    clock = rows if interactions.timestamps is None else interactions.timestamps[rows]
+    titles = interactions.titles
+    return _KeptRows(
+        users=users,
+        items=items,
+        clock=clock.astype(np.int64),
+        user_ids=tuple(interactions.user_ids[old] for old in old_users.tolist()),
+        item_ids=tuple(interactions.item_ids[old] for old in old_items.tolist()),
+        titles=None if titles is None else tuple(titles[old] for old in old_items.tolist()),
+        notes=tuple(notes),
+    )
+
+
+def _number_by_appearance(codes: Int64, n_codes: int) -> tuple[Int64, Int64]:
+    """Fresh numbers 0, 1, … in order of first appearance, and the old code behind each of them."""
+    first = np.full(n_codes, len(codes), np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    present = np.flatnonzero(first < len(codes))
+    old = present[np.argsort(first[present])]
+    fresh = np.full(n_codes, -1, np.int64)
+    fresh[old] = np.arange(len(old))
+    return fresh[codes], old
+
+
+def _note(notes: list[str], count: int, what: str) -> None:
+    if count:
+        notes.append(f"{count:,} {what}")
+
+
+def _draw_candidates(known: Ragged, n_items: int, count: int, seed: int) -> Int32:
+    """``count`` distinct items per user, uniform over all items outside the user's ``known`` list.
+
+    A user's draw depends on the seed, the user's number and its own list only. A user with no more
+    than ``count`` eligible items gets all of them in ascending order, then -1.
+    """
+    n_users = len(known.indptr) - 1
+    drawn = np.full((n_users, count), -1, np.int32)
+    _draw(known.indptr, known.items, n_items, seed, drawn)
+    return drawn
+
+
+def _draw_kernel(indptr: Int64, known: Int32, n_items: int, seed: int, drawn: Int32) -> None:
+    n_users, count = drawn.shape
+    taken_by = np.full(n_items, -1, np.int64)
+    for user in range(n_users):
+        eligible = n_items
+        for entry in range(indptr[user], indptr[user + 1]):
+            if taken_by[known[entry]] != user:
+                taken_by[known[entry]] = user
+                eligible -= 1
+        n_drawn = 0
+        if eligible <= count:
+            for item in range(n_items):
+                if taken_by[item] != user:
+                    drawn[user, n_drawn] = item
+                    n_drawn += 1
+            continue
+        state = stream(seed, 0, user, _CANDIDATES)
+        counter = 0
+        while n_drawn < count:
+            item = below(value(state, counter), n_items)
+            counter += 1
+            if taken_by[item] != user:
+                taken_by[item] = user
+                drawn[user, n_drawn] = item
+                n_drawn += 1
+
+
+_draw = jit(_draw_kernel)
