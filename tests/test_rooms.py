@@ -27,13 +27,14 @@ EVERY_ROOM = frozenset(
         "cli",
     ]
 )
-BASE = frozenset({"types", "rng", "jit", "files", "ragged"})
+BASE = frozenset({"types", "rng", "jit", "files", "ragged", "settings"})
 ALLOWED: dict[str, frozenset[str]] = {
     "types": frozenset(),
     "rng": frozenset(),
     "jit": frozenset(),
     "files": frozenset({"types"}),
     "ragged": frozenset({"types"}),
+    "settings": frozenset({"types"}),
     "data": BASE,
     "evaluation": BASE,
     "kernels": BASE,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
+from unskew import settings as settings_module
 from unskew.methods.ease import EASE
 from unskew.methods.fedmf import FedMF
 from unskew.methods.fedmf_af import FedMFAF
@@ -51,21 +51,19 @@ __all__ = ["METHODS", "create", "parse_settings", "preset"]
 
 
 def create(name: str, **settings: Any) -> Method:
-    """The method ``name`` with the given settings in place of its defaults."""
+    """Create the method ``name``; ``settings`` replace its defaults."""
     method = _lookup(name)
     built: Method = method(method.Config(**parse_settings(name, settings)))
     return built
 
 
 def parse_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they stand in a TOML file or on the command line, given their fields' types."""
-    _check_names(name, settings)
-    hints = get_type_hints(_lookup(name).Config)
-    return {key: _convert(key, value, hints[key]) for key, value in settings.items()}
+    """Settings from a TOML file or the command line, in the types of the method's settings."""
+    return settings_module.parse_settings(_lookup(name).Config, settings, name)
 
 
 def preset(name: str, data: str) -> dict[str, Any]:
-    """The settings a sensitive method was given for a data set, chosen there on validation."""
+    """Settings of a method chosen on the validation data of a data set."""
     presets: dict[str, dict[str, Any]] = getattr(_lookup(name), "PRESETS", {})
     if data not in presets:
         known = ", ".join(presets) or "none"
@@ -77,28 +75,3 @@ def _lookup(name: str) -> Any:
     if name not in METHODS:
         raise UnskewError(f'There is no method "{name}"; choose one of {", ".join(METHODS)}.')
     return METHODS[name]
-
-
-def _check_names(name: str, settings: Mapping[str, Any]) -> None:
-    known = [field.name for field in dataclasses.fields(_lookup(name).Config)]
-    for key in settings:
-        if key not in known:
-            raise UnskewError(f'{name} has no setting "{key}"; it has {", ".join(known)}.')
-
-
-def _convert(key: str, value: Any, kind: Any) -> Any:
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            choices = ", ".join(map(str, get_args(kind)))
-            raise UnskewError(f"{key} = {value} must be one of {choices}.")
-        return value
-    if kind is bool:
-        if str(value).lower() not in ("true", "false"):
-            raise UnskewError(f"{key} = {value} must be true or false.")
-        return str(value).lower() == "true"
-    try:
-        converted = kind(str(value)) if kind in (int, float) else kind(value)
-    except ValueError:
-        wanted = "a whole number" if kind is int else "a number"
-        raise UnskewError(f"{key} = {value} must be {wanted}.") from None
-    return converted

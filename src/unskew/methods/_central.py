@@ -3,10 +3,9 @@ vector is found without training anybody else."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,48 +13,31 @@ from unskew.kernels import Samples, draw_samples
 from unskew.kernels.central import adam
 from unskew.ragged import distinct
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Rows, UnskewError
+from unskew.settings import check_settings, setting
+from unskew.types import Cohort, Float32, Rows
 
 _FOLD_IN_STEPS, _FOLD_IN_RATE = 100, 0.05
 """Adam steps for a newcomer's vector, each on fresh negatives, and their first rate, which falls
 to zero. The problem is a small logistic regression: this many suffice."""
-
-_MAY_BE_ZERO = {"negatives", "decay", "shrinkage", "item_power", "fast", "slow", "horizon"}
-_MAY_BE_ZERO |= {"discount", "far_horizon"}
-_AT_MOST_ONE = {"participation", "fast", "slow", "horizon", "far_horizon"}
-
-
-def check_settings(config: Any) -> None:
-    """One sentence for a setting out of range."""
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, str):
-            continue
-        may_be_zero = field.name in _MAY_BE_ZERO
-        if not (value >= 0 if may_be_zero else value > 0) or math.isinf(value):
-            least = "at least 0" if may_be_zero else "above 0"
-            raise UnskewError(f"{field.name} = {value} must be finite and {least}.")
-        if field.name in _AT_MOST_ONE and value > 1:
-            raise UnskewError(f"{field.name} = {value} must be at most 1.")
 
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
     """Settings of the baselines that learn embeddings by gradient steps."""
 
-    rounds: int = 100
+    rounds: int = setting(100, above=0)
     """Epochs over all interactions."""
-    dim: int = 16
+    dim: int = setting(16, above=0)
     """Embedding size d."""
-    batch: int = 4096
+    batch: int = setting(4096, above=0)
     """Samples per batch, of all users mixed."""
-    learning_rate: float = 0.005
+    learning_rate: float = setting(0.005, above=0)
     """Adam's rate."""
     negatives: int = 4
     """Negatives drawn per positive, afresh each epoch."""
     decay: float = 0.01
     """Weight of the squared embeddings of each sample beside its loss."""
-    init_scale: float = 0.1
+    init_scale: float = setting(0.1, above=0)
     """Standard deviation of the initial embeddings."""
 
     def __post_init__(self) -> None:
@@ -66,7 +48,7 @@ class EmbeddingConfig:
 class LinearConfig:
     """Settings of the baselines that only count: none but the length of a run."""
 
-    rounds: int = 1
+    rounds: int = setting(1, above=0)
     """Passes over all interactions. The first is exact; further ones give the same model."""
 
     def __post_init__(self) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,8 @@ from unskew.kernels import (
     train_joint,
 )
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Rows, UnskewError, Upload, UploadSum
+from unskew.settings import check_settings, setting
+from unskew.types import Cohort, Float32, Rows, Upload, UploadSum
 
 _FOLD_IN_PASSES = 20
 """A newcomer trains alone on fresh negatives this often: no round of the federation costs less."""
@@ -29,17 +29,17 @@ _FOLD_IN_PASSES = 20
 class TrainingConfig:
     """The paper's common settings, for Python, TOML and the command line alike."""
 
-    rounds: int = 100
+    rounds: int = setting(100, above=0)
     """Global rounds T."""
-    participation: float = 0.6
+    participation: float = setting(0.6, above=0, at_most=1)
     """Share of the clients that take part in a round."""
-    dim: int = 16
+    dim: int = setting(16, above=0)
     """Embedding size d."""
-    local_epochs: int = 10
+    local_epochs: int = setting(10, above=0)
     """Local epochs E per step."""
-    batch: int = 256
+    batch: int = setting(256, above=0)
     """Samples per local batch B."""
-    learning_rate: float = 0.01
+    learning_rate: float = setting(0.01, above=0)
     """Adam's rate for user and item embeddings (eta)."""
     negatives: int = 4
     """Negatives drawn per positive, afresh each round."""
@@ -49,16 +49,7 @@ class TrainingConfig:
     """The round from which the server aggregates; before it clients train alone. 0: never."""
 
     def __post_init__(self) -> None:
-        positive = {"rounds", "dim", "local_epochs", "batch", "learning_rate", "participation"}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                least = "above 0" if field.name in positive else "at least 0"
-                enough = value > 0 if field.name in positive else value >= 0
-                if not enough or math.isinf(value):
-                    raise UnskewError(f"{field.name} = {value} must be finite and {least}.")
-        if self.participation > 1:
-            raise UnskewError(f"participation = {self.participation} must be at most 1.")
+        check_settings(self)
 
     @property
     def schedule(self) -> Schedule:

@@ -24,6 +24,7 @@ from scipy.linalg import lapack
 from unskew.kernels.central_items import gram, linear_scores, weights_of_inverse
 from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
 from unskew.ragged import distinct
+from unskew.settings import setting
 from unskew.types import CentralMethod, Cohort, Float32, UnskewError
 
 
@@ -35,7 +36,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class Config(LinearConfig):
-    ridge: float = 300.0
+    ridge: float = setting(300.0, above=0)
     """Weight lambda of the squared weights."""
 
 

@@ -32,6 +32,7 @@ from unskew.kernels import draw_samples
 from unskew.kernels.additive import AdditiveRates, ScaledTable, train_additive
 from unskew.methods._training import TrainingConfig, initial_items
 from unskew.rng import Purpose, generator
+from unskew.settings import setting
 from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Upload, UploadSum
 
 _FOLD_IN_PASSES = 20
@@ -67,9 +68,9 @@ class Config(TrainingConfig):
     """SGD's rate for both tables in the first batch of the first round."""
     score_rate: float = 1e-4
     """The same for the affine score."""
-    batch_decay: float = 0.95
+    batch_decay: float = setting(0.95, at_most=1)
     """Both rates are multiplied by this after every batch, afresh each round."""
-    round_decay: float = 0.97
+    round_decay: float = setting(0.97, at_most=1)
     """And by this after every round."""
     weight_decay: float = 1e-6
     """Weight decay of tables and score."""
@@ -82,8 +83,6 @@ class Config(TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if max(self.batch_decay, self.round_decay) > 1:
-            raise UnskewError("batch_decay and round_decay must be at most 1.")
         if self.weight_decay * max(self.learning_rate, self.score_rate) >= 1:
             raise UnskewError("weight_decay times learning_rate or score_rate must be below 1.")
 

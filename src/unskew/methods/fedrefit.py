@@ -31,9 +31,9 @@ import numpy as np
 
 from unskew.kernels import gather, score_table
 from unskew.kernels.refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
-from unskew.methods._central import check_settings
 from unskew.ragged import distinct, owners
 from unskew.rng import Purpose, generator
+from unskew.settings import check_settings, setting
 from unskew.types import Cohort, Float32, Float64, Int32, Method, Ragged, Rows, Upload, UploadSum
 
 
@@ -54,25 +54,25 @@ class Private(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    rounds: int = 8
+    rounds: int = setting(8, above=0)
     """Rounds: those for the space, one per fit, and one that delivers the last fit."""
-    participation: float = 1.0
+    participation: float = setting(1.0, above=0, at_most=1)
     """Share of the clients that take part in a round; the sums are exact at 1."""
-    dim: int = 64
+    dim: int = setting(64, above=0)
     """Size d of the space; at most the number of items."""
-    space_rounds: int = 4
+    space_rounds: int = setting(4, above=0)
     """Rounds that find the space."""
     item_power: float = 0.2
     """How much popular items count for less in the space (a)."""
-    fast: float = 0.5
+    fast: float = setting(0.5, at_most=1)
     """What remains of an item's weight one item later, at the fast pace."""
-    slow: float = 0.9
+    slow: float = setting(0.9, at_most=1)
     """The same at the slow pace."""
-    horizon: float = 0.9
+    horizon: float = setting(0.9, at_most=1)
     """What remains of a target's weight for each item it lies further ahead (h)."""
-    far_horizon: float = 0.95
+    far_horizon: float = setting(0.95, at_most=1)
     """The same in fits that read both ways alike, or forward only."""
-    ridge: float = 0.003
+    ridge: float = setting(0.003, above=0)
     """Weight of the squared V, as a share of the mean of f^2; tenfold if both readings count."""
     discount: float = 0.25
     """How much popular items are scored down (b), unless both readings count the same."""

@@ -18,6 +18,7 @@ import numpy as np
 from unskew.kernels.central_items import nearest_items, neighbour_scores
 from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
 from unskew.ragged import distinct
+from unskew.settings import setting
 from unskew.types import CentralMethod, Cohort, Float32, Int32
 
 
@@ -30,7 +31,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class Config(LinearConfig):
-    neighbours: int = 50
+    neighbours: int = setting(50, above=0)
     """Neighbours k kept per item."""
     shrinkage: float = 10.0
     """Added to the denominator: similarity on the word of few users counts less."""

@@ -21,9 +21,10 @@ import numpy as np
 from unskew.kernels import draw_samples, score_table
 from unskew.kernels.central import Table, adam, epoch_order, sample_items, sample_users
 from unskew.kernels.central_graph import Graph, mean_of_layers, pairwise_gradient, propagate
-from unskew.methods._central import check_settings, initial_table
+from unskew.methods._central import initial_table
 from unskew.ragged import distinct, owners
 from unskew.rng import Purpose
+from unskew.settings import check_settings, setting
 from unskew.types import CentralMethod, Cohort, Float32, Int32, Int64
 
 
@@ -55,21 +56,21 @@ class Download(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    rounds: int = 100
+    rounds: int = setting(100, above=0)
     """Epochs over all interactions."""
-    dim: int = 16
+    dim: int = setting(16, above=0)
     """Embedding size d."""
-    layers: int = 3
+    layers: int = setting(3, above=0)
     """Propagation layers K."""
-    batches: int = 10
+    batches: int = setting(10, above=0)
     """Batches an epoch is cut into; each costs a propagation over the whole graph."""
-    learning_rate: float = 0.03
+    learning_rate: float = setting(0.03, above=0)
     """Adam's rate."""
     negatives: int = 1
     """Negatives each positive is ranked against, drawn afresh each epoch."""
     decay: float = 1e-3
     """Weight of the squared initial embeddings of each pair beside its loss."""
-    init_scale: float = 0.1
+    init_scale: float = setting(0.1, above=0)
     """Standard deviation of the initial embeddings."""
 
     def __post_init__(self) -> None:

@@ -43,7 +43,8 @@ from unskew.methods._training import (
     trained_items,
 )
 from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Upload, UploadSum
+from unskew.settings import setting
+from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
 
 class Private(NamedTuple):
@@ -60,17 +61,10 @@ class Private(NamedTuple):
 class Config(TrainingConfig):
     buffer: Literal["low-rank", "full"] = "low-rank"
     """The shape of the buffer: A B (CLR) or a full matrix W (CF)."""
-    rank: int = 2
+    rank: int = setting(2, at_least=1)
     """Rank r of A B."""
     buffer_rate: float = 0.01
     """Adam's rate for the buffer (beta)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.buffer not in ("low-rank", "full"):
-            raise UnskewError(f'buffer = "{self.buffer}" must be "low-rank" or "full".')
-        if self.rank < 1:
-            raise UnskewError(f"rank = {self.rank} must be at least 1.")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from unskew.kernels.pull import train_pulled, widen
 from unskew.kernels.simplex import project_on_simplex
 from unskew.methods import _training
 from unskew.rng import Purpose
+from unskew.settings import setting
 from unskew.types import (
     Cohort,
     Float32,
@@ -37,7 +38,6 @@ from unskew.types import (
     Int64,
     Method,
     Rows,
-    UnskewError,
     Upload,
     Uploads,
 )
@@ -64,19 +64,12 @@ class Private(NamedTuple):
 
 @dataclass(frozen=True)
 class Config(_training.TrainingConfig):
-    aggregated: float = 0.1
+    aggregated: float = setting(0.1, above=0, at_most=1)
     """Share of a round's clients that send their table and are given an aggregate."""
-    evenness: float = 0.8
+    evenness: float = setting(0.8, above=0)
     """How much the weights keep to the sample shares, against the likeness of models (lambda)."""
     pull: float = 0.01
     """Weight of the local pull towards the direction of the aggregate (rho)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.aggregated <= 1:
-            raise UnskewError(f"aggregated = {self.aggregated} must be above 0 and at most 1.")
-        if self.evenness == 0:
-            raise UnskewError(f"evenness = {self.evenness} must be above 0.")
 
 
 @dataclass(frozen=True)
