@@ -205,3 +205,24 @@ def test_directions_that_only_rounding_makes_are_left_out() -> None:
     S *= 1 + 1e-8 * draw.standard_normal(S.shape)
     U = _orthonormal(S)
     np.testing.assert_allclose(U.T @ U, np.diag([1.0] * 5 + [0.0] * 7), atol=1e-5)
+
+
+def test_the_loss_is_what_the_space_leaves_of_a_history(method: Any, tiny_split: Split) -> None:
+    """|x_u - U p_u|^2 with p_u = U^T x_u, in the first rounds and when V is fitted."""
+    for rounds in (1, 3):
+        state, download = played(method, tiny_split, rounds)
+        private = state.devices.take(np.arange(tiny_split.n_users))
+        _, _, losses = method.local(download, private, everyone(tiny_split, rounds + 1))
+        U = download.U.astype(np.float64)
+        X = matrix(tiny_split)
+        X *= (download.users / (X > 0).sum(0).clip(1)) ** -POWER  # the counts it was told
+        rest = X - X @ U @ U.T
+        np.testing.assert_allclose(losses, (rest**2).sum(1), rtol=1e-4, atol=1e-6)
+        assert losses.max() > 0.01
+
+
+def test_the_space_explains_more_with_every_round(method: Any, tiny_split: Split) -> None:
+    federation = Federation(method, tiny_split, seed=1)
+    state = federation.start()
+    losses = [federation.step(state)["loss"] for _ in range(3)]
+    assert losses[0] > losses[1] > losses[2] > 0
