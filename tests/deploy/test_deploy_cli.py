@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from deploy_samples import Twin, task_of
 
-from unskew.cli._deploy import _make_room, demo
+from unskew.cli._deploy import _clear_folder, demo
 from unskew.deploy.keys import write_keys
 from unskew.types import Split, UnskewError
 
@@ -184,13 +184,13 @@ def test_the_demo_deletes_nothing_but_its_own(tmp_path: Path) -> None:
             demo(out=out, data=data, rounds=1, seed=0, data_dir=None, json=False)
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
     own = tmp_path / "demo"
-    _make_room(own)
+    _clear_folder(own)
     for name in ("keys", "pfedclr-3-users", "letters"):
         (own / name).mkdir()
         (own / name / "file").touch()
     (own / "superlink.db").touch()
     (own / "node-1.txt").touch()
-    _make_room(own)
+    _clear_folder(own)
     left = sorted(path.name for path in own.iterdir())
     assert left == ["flower-demo.txt", "letters", "node-1.txt"]
 

@@ -1,4 +1,4 @@
-"""unskew data list, info, fetch."""
+"""``unskew data``: list the data sets known by name, describe one, download one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from unskew.data import fetch as fetch_source
 from unskew.data import info as statistics_of
 from unskew.data import load, sources
 
-app = typer.Typer(help="The data sources: list them, look at one, fetch one.", no_args_is_help=True)
+app = typer.Typer(help="Data sets: list them, describe one, download one.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """The sources known by name."""
+    """List the data sets known by name."""
     if json:
         print_json({"sources": [dataclasses.asdict(source) for source in sources()]})
         return
@@ -39,7 +39,7 @@ def info(
     min_user_rows: Annotated[int | None, typer.Option(min=1)] = None,
     json: Json = False,
 ) -> None:
-    """A source's statistics, as the federation will have it."""
+    """Show the statistics of a data set, after users with too few rows are left out."""
     with DownloadProgress(name) as progress:
         interactions = load(
             name,
@@ -83,7 +83,7 @@ def fetch(
     force: Annotated[bool, typer.Option("--force", help="Download again.")] = False,
     json: Json = False,
 ) -> None:
-    """Download a source from its publisher, checked and resumable."""
+    """Download a data set from its publisher; checked and resumable."""
     with DownloadProgress(name) as progress:
         path = fetch_source(name, folder=folder, progress=progress, force=force)
     total = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -1,4 +1,4 @@
-"""unskew deploy: keys, node data and the Flower app; a demonstration on loopback."""
+"""``unskew deploy``: keys, node data, the Flower app, and a demo on loopback."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Run a federation on Flower: keys, data, app, demo.", no_args_is_help=True)
 
 TOLERANCE = 1e-4
-"""How far Flower's global items may be from the simulator's, relative to their length."""
+"""Largest relative difference between the server models of Flower and the simulator."""
 _METHODS = ("pfedclr", "fedrefit")
-_MARK = "flower-demo.txt"
-_MADE = ("keys", "flwr", "superlink.*", "node-?.log", *(f"{name}-*-users" for name in _METHODS))
-"""What the demo leaves in its folder, and so may delete when it is run again."""
+_MARKER = "flower-demo.txt"
+_OUTPUTS = ("keys", "flwr", "superlink.*", "node-?.log", *(f"{name}-*-users" for name in _METHODS))
+"""Patterns of the files that the demo writes, and deletes when it is run again."""
 
 
 @app.command()
@@ -53,7 +53,7 @@ def keys(
 def node_data(
     out: Annotated[Path, typer.Argument(metavar="DIR")],
     data: Annotated[str, typer.Option(help="A source's name or a file.")] = "demo",
-    nodes: Annotated[int, typer.Option(help="Cut the source into this many nodes.", min=1)] = 1,
+    nodes: Annotated[int, typer.Option(help="Number of nodes to divide it into.", min=1)] = 1,
     catalogue: Annotated[
         Path | None, typer.Option(help="The federation's items, for a node's own file.")
     ] = None,
@@ -64,7 +64,7 @@ def node_data(
     columns: Annotated[str | None, typer.Option(help="user=uid,item=movie,timestamp=ts.")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Prepare what nodes train on: a node's own file, or a whole source cut into nodes."""
+    """Prepare the data of a node from its own file, or divide a whole data set into nodes."""
     from unskew.data import load
     from unskew.deploy import node_data
     from unskew.evaluation import prepare
@@ -97,7 +97,7 @@ def flower_app(
         list[str], typer.Option("--set", help="A key of the run-config: key=value; may repeat.")
     ],
 ) -> None:
-    """Write the Flower app that `flwr run DIR` sends, with its run-config checked."""
+    """Check a run-config and write the Flower app that `flwr run DIR` sends."""
     from unskew.deploy.task import parse_config, write_app
 
     config = parse_config(parse_pairs(set_, "--set"))
@@ -116,7 +116,7 @@ def demo(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Three nodes on loopback with TLS and node authentication, against the simulator."""
+    """Run three nodes on loopback, with TLS and node authentication; compare with the simulator."""
     from unskew.data import load
     from unskew.deploy import node_data
     from unskew.deploy.loopback import Loopback
@@ -124,18 +124,18 @@ def demo(
 
     split = prepare(load(data, data_dir=data_dir))
     three = node_data.take_users(split, node_data.divide_users(split.n_users, 1)[0][:3]).split
-    stories = [(name, federation) for federation in (split, three) for name in _METHODS]
-    _make_room(out)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes end with us
-    compared, says = [], stderr if json else stdout
+    runs = [(name, federation) for federation in (split, three) for name in _METHODS]
+    _clear_folder(out)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes end too
+    compared, console = [], stderr if json else stdout
     with Loopback(out, nodes=3) as network:
         stderr.print("Starting a SuperLink on loopback, with TLS and node authentication ...")
         network.start_superlink()
         for number in (1, 2, 3):
             network.register(number)
-        for method, federation in stories:
+        for method, federation in runs:
             folder = out.resolve() / f"{method}-{federation.n_users}-users"
-            compared.append(_compare(network, folder, method, federation, rounds, seed, says))
+            compared.append(_compare(network, folder, method, federation, rounds, seed, console))
     if json:
         print_json({"runs": compared, "tolerance": TOLERANCE})
     far = [run for run in compared if not run["relative_difference"] < TOLERANCE]
@@ -146,15 +146,15 @@ def demo(
         )
 
 
-def _make_room(out: Path) -> None:
-    """The demo's folder without an earlier demo; a folder with other things is left alone."""
+def _clear_folder(out: Path) -> None:
+    """Delete the files of an earlier demo; a folder with other files is an error."""
     if out.exists() and not out.is_dir():
         raise UnskewError(f"--out {out} is a file; name a folder.")
-    if out.exists() and any(out.iterdir()) and not (out / _MARK).exists():
+    if out.exists() and any(out.iterdir()) and not (out / _MARKER).exists():
         raise UnskewError(f"--out {out} holds something else than this demo; name another folder.")
     out.mkdir(parents=True, exist_ok=True)
-    (out / _MARK).write_text("unskew deploy demo deletes its own files here when run again.\n")
-    for path in [path for pattern in _MADE for path in out.glob(pattern)]:
+    (out / _MARKER).write_text("unskew deploy demo deletes its own files here when run again.\n")
+    for path in [path for pattern in _OUTPUTS for path in out.glob(pattern)]:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -168,9 +168,9 @@ def _compare(
     split: Split,
     rounds: int,
     seed: int,
-    says: Console,
+    console: Console,
 ) -> dict[str, Any]:
-    """Play the rounds on Flower, then in the simulator; how far apart the global items are."""
+    """Run the rounds on Flower and in the simulator, and compare the models."""
     from unskew.deploy import node_data
     from unskew.deploy.server import read_model
     from unskew.deploy.task import write_app
@@ -179,7 +179,7 @@ def _compare(
 
     settings: dict[str, Any] = {"rounds": rounds}
     if split.n_users == 3:
-        settings["participation"] = 1.0  # of three users nobody should stay at home
+        settings["participation"] = 1.0  # so that all three users train
     pairs = " ".join(f"{key}={value}" for key, value in settings.items())
     config: dict[str, Any] = {"method": method, "settings": pairs, "seed": seed}
     config |= {"users": split.n_users, "items": split.n_items, "state": str(folder / "server")}
@@ -189,35 +189,35 @@ def _compare(
         places = {key: str(folder / f"{key}-{number}") for key in ("data", "state")}
         network.start_node(number, {**places, "shared-seed": True})
     title = f"{method}, {split.n_users:,} users on 3 nodes"
-    _watch(network, network.start_run(folder / "app"), folder / "server", title, says)
+    _watch(network, network.start_run(folder / "app"), folder / "server", title, console)
     for number in (1, 2, 3):
         network.stop(f"node-{number}")
     federation = Federation(create(method, **settings), split, seed)
     state = federation.run(rounds)
-    played, server = read_model(folder / "server", state.server)
-    if played != rounds:
-        raise UnskewError(f"Flower ended after round {played} of {rounds}; see {folder.parent}.")
-    difference = max(_distance(a, b) for a, b in zip(server, state.server, strict=True))
+    last, server = read_model(folder / "server", state.server)
+    if last != rounds:
+        raise UnskewError(f"Flower ended after round {last} of {rounds}; see {folder.parent}.")
+    difference = max(_relative_difference(a, b) for a, b in zip(server, state.server, strict=True))
     verdict = "less" if difference < TOLERANCE else "NOT less"
-    says.print(
+    console.print(
         f"{title}: the global items of Flower and simulator differ by {difference:.1e} relative "
         f"after {rounds} rounds, {verdict} than {TOLERANCE:g}."
     )
     return {"method": method, "users": split.n_users, "relative_difference": difference}
 
 
-def _watch(network: Loopback, run_id: str, server: Path, title: str, says: Console) -> None:
-    """A table that grows with the rounds, until the run ends."""
+def _watch(network: Loopback, run_id: str, server: Path, title: str, console: Console) -> None:
+    """Show a table that grows with the rounds, until the run ends."""
     from unskew.deploy.server import read_rows
 
     def table() -> Table:
-        shown = Table(title=title, title_justify="left", title_style="bold", box=None)
+        rows = Table(title=title, title_justify="left", title_style="bold", box=None)
         for name in ("round", "seconds", "nodes", "up", "down", "val NDCG@10", "test NDCG@10"):
-            shown.add_column(name, justify="right")
+            rows.add_column(name, justify="right")
         for row in read_rows(server):
             metrics = row.get("metrics", {})
             figures = [metrics.get(f"{part}.ndcg@10") for part in ("validation", "test")]
-            shown.add_row(
+            rows.add_row(
                 str(row["round"]),
                 f"{row['seconds']:.1f}",
                 f"{row['accepted']}/{row['nodes']}",
@@ -225,15 +225,15 @@ def _watch(network: Loopback, run_id: str, server: Path, title: str, says: Conso
                 size(row.get("bytes_down", 0)),
                 *("" if figure is None else f"{figure:.4f}" for figure in figures),
             )
-        return shown
+        return rows
 
     with Live(console=stderr, refresh_per_second=2, transient=True) as live:
         network.wait_for_run(run_id, server, lambda: live.update(table()))
-    says.print(table())
+    console.print(table())
 
 
-def _distance(a: Any, b: Any) -> float:
-    """|a - b| / |b|"""
+def _relative_difference(a: Any, b: Any) -> float:
+    """The relative difference ``|a - b| / |b|``."""
     import numpy as np
 
     if a.shape != b.shape:

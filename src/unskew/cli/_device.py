@@ -1,4 +1,4 @@
-"""unskew device: what can be done on a device with its own state, without the server."""
+"""``unskew device``: status, recommendations and metrics from a device's own state, offline."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Data = Annotated[Path | None, typer.Option(help="Its data folder, if it has move
 
 @app.command()
 def status(state: State, data: Data = None, json: Json = False) -> None:
-    """Which federation, how many users, the last round, what the uploads guarantee."""
+    """Show the federation, the number of users, the last round and the privacy guarantee."""
     from unskew.deploy.account import privacy_guarantee
     from unskew.deploy.device import Device
     from unskew.deploy.node_data import lock_folder
 
-    _check(state)
+    _check_folder(state)
     with lock_folder(state):
         device = Device.open(state, data)
         chosen = Device.open(state, data, best=True).progress.round
         privacy = privacy_guarantee(state)
     task, at = device.task, device.progress
     files = sum(path.stat().st_size for path in state.glob("*.safetensors"))
-    known = {
+    about = {
         "method": task.method,
         "settings": task.settings,
         "users": len(device.data.users),
@@ -46,11 +46,11 @@ def status(state: State, data: Data = None, json: Json = False) -> None:
         "state": str(state),
     }
     if json:
-        print_json(known)
+        print_json(about)
         return
     stdout.print(
         f"{task.method} {task.settings}".strip()
-        + f": {known['users']:,} of the federation's {task.n_users:,} users, "
+        + f": {about['users']:,} of the federation's {task.n_users:,} users, "
         f"{task.n_items:,} items, {size(files)} of state"
     )
     stdout.print(
@@ -69,11 +69,11 @@ def recommend(
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """The best items a user of this device has not had, by the round that validation chose."""
+    """Recommend items that a user of this device has not had, with the model of the best round."""
     from unskew.deploy.device import Device
     from unskew.deploy.node_data import find_user, lock_folder
 
-    _check(state)
+    _check_folder(state)
     with lock_folder(state):
         device = Device.open(state, data, best=True)
         labels = device.data.split.user_ids
@@ -91,11 +91,11 @@ def recommend(
 
 @app.command()
 def evaluate(state: State, data: Data = None, json: Json = False) -> None:
-    """Metrics over this device's users, by the round that validation chose."""
+    """Compute metrics over this device's users, with the model of the best round."""
     from unskew.deploy.device import Device
     from unskew.deploy.node_data import lock_folder
 
-    _check(state)
+    _check_folder(state)
     with lock_folder(state):
         device = Device.open(state, data, best=True)
         sums = {part: device.metric_sums(part) for part in ("validation", "test")}
@@ -114,7 +114,7 @@ def evaluate(state: State, data: Data = None, json: Json = False) -> None:
     print_table(["metric", *means], rows)
 
 
-def _check(state: Path) -> None:
-    """Before the lock makes a folder of it."""
+def _check_folder(state: Path) -> None:
+    """Refuse a missing folder, before the lock would create it."""
     if not state.is_dir():
         raise UnskewError(f"There is no state folder {state}; a node's node-config names its own.")

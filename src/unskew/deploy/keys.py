@@ -16,6 +16,13 @@ from typing import Any
 from unskew.files import write_bytes
 from unskew.types import UnskewError
 
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+except ImportError:
+    raise UnskewError("Keys need an extra package: pip install 'unskew[flower]'.") from None
+
 _CERTIFICATE_DAYS = 825
 """Longest validity of a server certificate that all clients accept."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -24,10 +31,6 @@ _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNO
 
 def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
     """Write the files of the CA, the server and the nodes that are missing; returns their paths."""
-    try:
-        from cryptography.hazmat.primitives import serialization
-    except ImportError:
-        raise UnskewError("Keys need an extra package: pip install 'unskew[flower]'.") from None
     if nodes < 1:
         raise UnskewError(f"--nodes {nodes} must be at least 1.")
     names = [_host(host) for host in dict.fromkeys([*_LOOPBACK, *hosts])]
@@ -69,8 +72,6 @@ def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
 
 def _write_authority(folder: Path) -> list[Path]:
     """Make the CA's key and self-signed certificate."""
-    from cryptography import x509
-
     key = _new_key()
     name = _name("unskew development CA")
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
@@ -87,19 +88,15 @@ class _Issuer:
     """Signs certificates with the CA of a folder."""
 
     def __init__(self, folder: Path) -> None:
-        from cryptography import x509
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
         self._folder = folder
         try:
-            self._key: Any = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+            secret = (folder / "ca.key").read_bytes()
+            self._key: Any = serialization.load_pem_private_key(secret, None)
             self._ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
         except (OSError, ValueError) as error:
             raise UnskewError(f"{folder}/ca.key and ca.crt cannot be read ({error}).") from None
 
     def issue(self, name: str, hosts: Sequence[Any]) -> list[Path]:
-        from cryptography import x509
-
         key = _new_key()
         certificate = (
             _builder(_name(name), self._ca.subject, key, days=_CERTIFICATE_DAYS)
@@ -117,21 +114,15 @@ class _Issuer:
 
 
 def _new_key() -> Any:
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     return ec.generate_private_key(ec.SECP384R1())
 
 
 def _name(common: str) -> Any:
-    from cryptography import x509
-
     return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, common)])
 
 
 def _host(host: str) -> Any:
     """A host name or address in the form certificates hold."""
-    from cryptography import x509
-
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -146,8 +137,6 @@ def _host(host: str) -> Any:
 
 def _certificate_hosts(path: Path) -> set[Any]:
     """The host names and addresses of a certificate."""
-    from cryptography import x509
-
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -157,8 +146,6 @@ def _certificate_hosts(path: Path) -> set[Any]:
 
 
 def _builder(subject: Any, issuer: Any, key: Any, days: int) -> Any:
-    from cryptography import x509
-
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -172,8 +159,6 @@ def _builder(subject: Any, issuer: Any, key: Any, days: int) -> Any:
 
 
 def _write_pair(folder: Path, name: str, key: Any, certificate: Any, signer: Any) -> list[Path]:
-    from cryptography.hazmat.primitives import hashes, serialization
-
     pem = serialization.Encoding.PEM
     private = key.private_bytes(
         pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -70,7 +70,7 @@ class Loopback:
             *("--database", str(self.folder / "superlink.db")),
             "--disable-runtime-dependency-installation",
         )
-        self._wait_for_start(lambda: _listens(self.port), "superlink")
+        self.wait_until(self._superlink_listens, "the start of superlink", _TIMEOUT_SECONDS)
 
     def register(self, number: int) -> None:
         """Admit a node by its public key."""
@@ -204,13 +204,11 @@ class Loopback:
                 start_new_session=True,
             )
 
-    def _wait_for_start(self, ready: Callable[[], bool], name: str) -> None:
-        ends = time.monotonic() + _TIMEOUT_SECONDS
-        while not ready():
-            if self.exit_code(name) is not None or time.monotonic() > ends:
-                tail = self.log(name)[-2000:]
-                raise UnskewError(f"{name} did not start; its log ends with: {tail}")
-            time.sleep(0.1)
+    def _superlink_listens(self) -> bool:
+        if self.exit_code("superlink") is not None:
+            tail = self.log("superlink")[-2000:]
+            raise UnskewError(f"superlink did not start; its log ends with: {tail}")
+        return _listens(self.port)
 
     def _tls(self, name: str) -> tuple[str, ...]:
         return (
