@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from paper_samples import run_row
 
 from unskew.methods import METHODS
 from unskew.paper import EXHIBITS, Plan, Results, missing_cells
@@ -16,14 +17,7 @@ NAMES = ("ldp", "ldp-methods", "ldp-noise")
 
 
 def row(protocol: str, noise: float, hr: float) -> dict[str, Any]:
-    figures = {
-        name: {"mean": value, "std": 0.0, "values": [value]}
-        for name, value in (("hr@10", hr), ("ndcg@10", hr / 2))
-    }
-    private = {"privacy": {"kind": "laplace", "noise": noise, "clip": None}} if noise else {}
-    about = {"method": "pfedclr", "data": "ml-100k", "protocol": protocol, "settings": {}}
-    tables = {"metrics": figures, "sampled99": figures, "seeds": [0]}
-    return about | tables | private | {"command": f"unskew run {protocol} {noise}"}
+    return run_row("pfedclr", hr, "ml-100k", protocol, noise=noise)
 
 
 def cells(name: str, *data: str, protocols: tuple[str, ...] = ("paper",)) -> list[RunSpec]:

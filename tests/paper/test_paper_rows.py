@@ -3,6 +3,8 @@
 import json
 import statistics
 
+from paper_samples import run_row
+
 from unskew.paper.cells import cell_identity, fingerprint, missing_cells
 from unskew.paper.plan import Plan
 from unskew.paper.rows import pool_seeds, read_rows, row_identity
@@ -12,21 +14,14 @@ from unskew.runs import RunSpec
 def row(*seeds, source=None, value=0.5, **changes):
     figures = {"hr@10": {"values": [value + seed / 10 for seed in seeds]}}
     tables = dict.fromkeys(("metrics", "last_round", "sampled99", "sampled99_last_round"), figures)
-    about = {"method": "fedmf", "data": "demo", "protocol": "paper", "settings": {}}
-    return (
-        tables
-        | about
-        | {
-            "seeds": list(seeds),
-            "best_rounds": [10 + seed for seed in seeds],
-            "model_sha256_per_seed": [str(seed) for seed in seeds],
-            "seconds_per_round": 1.0,
-            "peak_rss_mb": 100.0 + seeds[0],
-            "command": f"unskew run --seeds {seeds}",
-            "source": source,
-        }
-        | changes
-    )
+    by_seed = {
+        "seeds": list(seeds),
+        "best_rounds": [10 + seed for seed in seeds],
+        "model_sha256_per_seed": [str(seed) for seed in seeds],
+        "peak_rss_mb": 100.0 + seeds[0],
+        "command": f"unskew run --seeds {seeds}",
+    }
+    return run_row("fedmf", value, "demo") | tables | by_seed | {"source": source} | changes
 
 
 def cell(*seeds, method="fedmf", **settings):

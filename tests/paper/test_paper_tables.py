@@ -1,6 +1,7 @@
 """Tables and charts from made rows. Nothing is trained here."""
 
 import pytest
+from paper_samples import run_row as row
 
 from unskew.paper import EXHIBITS, Plan, Results, document, published
 from unskew.paper.cells import cell_identity, command_of
@@ -37,31 +38,6 @@ NAMES = [
 ]
 
 
-def summary(value):
-    return {"mean": value, "std": 0.0, "values": [value]}
-
-
-def row(method, hr, data="filmtrust", protocol="paper", settings=None, **more):
-    metrics = {"hr@10": summary(hr), "ndcg@10": summary(hr / 2)}
-    settings = settings or {}
-    return {
-        "method": method,
-        "data": data,
-        "protocol": protocol,
-        "settings": settings,
-        "seeds": [0],
-        "metrics": metrics,
-        "sampled99": metrics,
-        "users": 1002,
-        "items": 2042,
-        "seconds_per_round": 0.25,
-        "peak_rss_mb": 321.0,
-        "bytes_up": 10250.0,
-        "bytes_down": 130688.0,
-        "command": f"unskew run {method} {data} {protocol} {settings}",
-    } | more
-
-
 def stores(**given):
     return Results.from_records(given)
 
@@ -91,7 +67,7 @@ def test_cells_are_distinct(name):
 
 
 def test_a_shortened_run_is_in_no_table_of_default_runs():
-    cut = row("gpfedrec", 0.6, "ml-1m", settings={"rounds": 30}, rounds=30)
+    cut = row("gpfedrec", 0.6, "ml-1m", settings={"rounds": 30})
     assert "0.600" not in text_of("main", stores(main=[row("gpfedrec", 0.5), cut]))
 
 
@@ -146,10 +122,7 @@ def test_settings_and_noise_keep_out_of_tables_of_methods_as_they_come():
 
 def test_noise_stands_beside_none():
     plain = [row("pfedclr", 0.9), row("fedmf", 0.7)]
-    noisy = [
-        row(method, hr, privacy={"noise": 0.5}, command=f"unskew run {method} --ldp-noise=0.5")
-        for method, hr in (("pfedclr", 0.8), ("fedmf", 0.6))
-    ]
+    noisy = [row(method, hr, noise=0.5) for method, hr in (("pfedclr", 0.8), ("fedmf", 0.6))]
     for table in LDP:
         text = text_of(table.name, stores(main=plain, ldp=noisy))
         assert "0.9000 (0.9102)" in text
@@ -166,7 +139,7 @@ def test_variants_are_compared_on_the_seeds_they_share():
     }
     metrics = {"hr@10": several, "ndcg@10": several}
     whole = row("pfedclr", 0.6, seeds=[0, 1], metrics=metrics, sampled99=metrics)
-    noisy = row("pfedclr", 0.6, privacy={"noise": 0.5}, command="unskew run --ldp-noise=0.5")
+    noisy = row("pfedclr", 0.6, noise=0.5)
     rank = row("pfedclr", 0.7, settings={"rank": 8})
     assert "| 0.8000 (0.9102) | 0.6000 (0.9122) | -25.00%" in text_of(
         "ldp", stores(main=[whole], ldp=[noisy])

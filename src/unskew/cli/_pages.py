@@ -1,4 +1,4 @@
-"""Pages the commands write: whole ones, and tables inside pages somebody else wrote."""
+"""Files that commands write at places the user chose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unskew.types import UnskewError
 
 
 def write_file(path: Path, write: Callable[[Any], object]) -> None:
-    """A file at a place the user chose."""
+    """Write a file, or say in one sentence why it cannot be written."""
     if path.is_dir():
         raise UnskewError(f"{path} is a folder; give the name of a file.")
     try:
@@ -23,14 +23,3 @@ def write_file(path: Path, write: Callable[[Any], object]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     write_file(path, lambda file: file.write(text.encode()))
-
-
-def fill_table(page: Path, table: str) -> None:
-    """Replace what stands between the page's table marks."""
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition("<!-- table:begin")
-    comment, end, after = rest.partition("<!-- table:end")
-    if not (begin and end):
-        raise UnskewError(f"{page} has no <!-- table:begin --> and <!-- table:end --> marks.")
-    head = comment.partition("-->")[0]
-    write_text(page, f"{before}{begin}{head}-->\n{table}\n{end}{after}")

@@ -43,7 +43,7 @@ def _runs(results: Results) -> list[dict[str, Any]]:
     """Default runs, once per method, data set and protocol, with their curves if kept."""
     curves = {row.identity: row.validation["ndcg@10"] for row in results.curves}
     return [
-        {"summary": row.record, "rounds": _rounds(curves.get(row_identity(row.record), []))}
+        {"summary": row.to_json(), "rounds": _rounds(curves.get(row_identity(row.to_json()), []))}
         for row in results.default_runs()
     ]
 

@@ -149,7 +149,7 @@ def space_tables(results: Results) -> list[Table]:
 
 
 def _peak(rows: Sequence[RunRow]) -> Cell:
-    peaks = [row.record["peak_rss_mb"] for row in rows if row.record["peak_rss_mb"]]
+    peaks = [row.peak_rss_mb for row in rows if row.peak_rss_mb]
     return Cell.number(max(peaks, default=None), 0)
 
 
@@ -199,7 +199,7 @@ def time_tables(results: Results) -> list[Table]:
             row = most_seeds(select(rows, method=method, data=source))
             ours = _benchmarked_seconds(results, method, source)
             if ours is None and row is not None:
-                ours = row.record["seconds_per_round"]
+                ours = row.seconds_per_round
             printed = published.seconds_per_round(method, source)
             note = "" if printed is None else f"({printed:.4g})"
             cells.append(Cell("–" if ours is None else f"{ours:.3g}", ours, note))
@@ -226,10 +226,9 @@ def cost_tables(results: Results) -> list[Table]:
 
 
 def _sent(row: RunRow | None) -> Cell | None:
-    if row is None:
+    if row is None or row.bytes_up is None or row.bytes_down is None:
         return None
-    up, down = row.record["bytes_up"] / 1000, row.record["bytes_down"] / 1000
-    return Cell(f"{up:.1f} / {down:.1f}", up)
+    return Cell(f"{row.bytes_up / 1000:.1f} / {row.bytes_down / 1000:.1f}", row.bytes_up)
 
 
 def efficiency_charts(results: Results) -> dict[str, Chart]:
@@ -246,11 +245,11 @@ def efficiency_charts(results: Results) -> dict[str, Chart]:
 
 
 def _efficiency_panel(rows: list[RunRow], source: str) -> Panel:
-    slowest = max(row.record["seconds_per_round"] for row in rows)
+    slowest = max(row.seconds_per_round for row in rows)
     series = []
     for row in rows:
-        area = row.record["seconds_per_round"] / slowest if slowest else 1.0
-        space = parameter_megabytes(row.method, row.record["users"], row.record["items"])[0]
+        area = row.seconds_per_round / slowest if slowest else 1.0
+        space = parameter_megabytes(row.method, row.users, row.items)[0]
         points = [space], [row.mean("hr@10")]
         series.append(Series(row.method, row.method, *points, "points", [area]))
     return Panel(source, "parameters on a client, MB", "HR@10", tuple(series))

@@ -44,13 +44,6 @@ def document(
     return "\n".join(sections)
 
 
-def write_document(page: Path, text: str) -> None:
-    """Write a page at a place the user chose."""
-    if page.is_dir():
-        raise UnskewError(f"{page} is a folder; give the name of a file.")
-    write_text(page, text)
-
-
 def fill_table(page: Path, table: str) -> None:
     """Replace the text between a page's table marks."""
     text = page.read_text(encoding="utf-8")

@@ -16,14 +16,13 @@ from unskew.paper.rows import (
     Record,
     Results,
     RunRow,
-    Summary,
     data_place,
     distinct,
     most_seeds,
     select,
 )
 from unskew.report import Cell, Column, Table
-from unskew.runs import RunSpec, read_spec, read_users
+from unskew.runs import RunSpec, Summary, read_spec, read_users
 
 _ABOUT = {
     "paper": "HR@10 / NDCG@10 among 99 sampled candidates, and in brackets what the PFedCLR paper "

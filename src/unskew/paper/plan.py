@@ -9,7 +9,7 @@ from typing import Any
 
 from unskew.methods import METHODS
 from unskew.paper.cells import RunOrTask
-from unskew.paper.rows import Results, RunRow, distinct, select
+from unskew.paper.rows import Results, RunRow, select
 from unskew.privacy import LocalPrivacy
 from unskew.report import Cell, Chart, Column, Table
 from unskew.runs import RunSpec
@@ -63,14 +63,6 @@ class Plan:
         return tuple(dict.fromkeys((values[0], values[len(values) // 2], values[-1])))
 
 
-def _no_tables(results: Results) -> list[Table]:
-    return []
-
-
-def _no_charts(results: Results) -> dict[str, Chart]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Exhibit:
     """A table or figure that ``unskew reproduce`` makes."""
@@ -82,9 +74,9 @@ class Exhibit:
     store: str
     """Name of the file for its own rows."""
     cells: Callable[[Plan], Sequence[RunOrTask]]
-    tables: Callable[[Results], list[Table]] = _no_tables
+    tables: Callable[[Results], list[Table]] = lambda results: []
     """Tables made of rows; none where there are no rows."""
-    charts: Callable[[Results], dict[str, Chart]] = _no_charts
+    charts: Callable[[Results], dict[str, Chart]] = lambda results: {}
     """Charts by file name; none where there are no rows."""
     curves: bool = False
     """Whether it needs the figures of every round."""
@@ -100,13 +92,3 @@ def table_per_protocol(
             made = make(found, protocol)
             tables.append(made._replace(title=f"Protocol `{protocol}`"))
     return tables
-
-
-def metric_label(metric: str) -> str:
-    """ "HR@10" for "hr@10"."""
-    return metric.upper()
-
-
-def panels_by(rows: Sequence[Any], attribute: str) -> list[tuple[Any, list[Any]]]:
-    """Rows grouped by an attribute, in order of appearance."""
-    return [(value, select(rows, **{attribute: value})) for value in distinct(rows, attribute)]

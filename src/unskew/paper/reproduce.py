@@ -18,7 +18,7 @@ from unskew.paper.cells import (
     missing_cells,
     users_folder,
 )
-from unskew.paper.document import document, fill_readme, write_document
+from unskew.paper.document import document, fill_readme
 from unskew.paper.exhibits import EXHIBITS, RUN_STORES, STORES
 from unskew.paper.methods import compare_users
 from unskew.paper.plan import Exhibit, Plan
@@ -193,7 +193,7 @@ def write_pages(
             marked = chart._replace(title=f"{mark}{chart.title}")
             write_text(places.figures / f"{name}.svg", draw_svg(marked))
     figures = figure_paths(results, places.figures, places.doc.parent)
-    write_document(places.doc, document(results, figures, plan.quick))
+    write_text(places.doc, document(results, figures, plan.quick))
     write_text(places.results / "commands.txt", "\n".join([*results.commands(), ""]))
     if readme is not None:
         fill_readme(readme, results)

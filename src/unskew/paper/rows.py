@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from unskew.files import read_json_lines
 from unskew.methods import METHODS
-from unskew.runs import summarise
+from unskew.runs import Result, Summary, summarise
 
 Record = dict[str, Any]
 """A row as it stands in its file."""
@@ -98,63 +98,36 @@ def _join(rows: Sequence[Record]) -> Record:
     return joined
 
 
-class Summary(NamedTuple):
-    """A metric over seeds."""
-
-    mean: float
-    std: float
-    values: list[float]
-
-
-@dataclass(frozen=True)
-class RunRow:
-    """Figures of one run, seeds pooled, as tables read them."""
-
-    method: str
-    data: str
-    protocol: str
-    settings: Mapping[str, Any]
-    seeds: tuple[int, ...]
-    noise: float
-    """Strength of the noise on uploads, 0 without."""
-    metrics: Mapping[str, Summary]
-    """At the best validation round, under the protocol's own ranking."""
-    sampled99: Mapping[str, Summary]
-    """The same among 99 sampled candidates."""
-    record: Record = field(repr=False)
-    """The row itself."""
+@dataclass(frozen=True, kw_only=True)
+class RunRow(Result):
+    """Figures of one run with default or other settings, seeds pooled, as tables read them."""
 
     @staticmethod
     def from_record(row: Record) -> RunRow:
-        metrics, sampled99 = (
-            {name: Summary(**summary) for name, summary in row[key].items()}
-            for key in _SHOWN_TABLES
-        )
-        about = row["method"], row["data"], row["protocol"], row["settings"], tuple(row["seeds"])
-        noise = float(row["privacy"]["noise"]) if "privacy" in row else 0.0
-        return RunRow(*about, noise, metrics, sampled99, row)
+        """Read a row, leaving out which code made it and whether it is quick."""
+        figures = {key: value for key, value in row.items() if key not in ("source", "quick")}
+        result = Result.from_json(figures, f"The row of {row['command']}")
+        return RunRow(**{field.name: getattr(result, field.name) for field in fields(Result)})
+
+    @property
+    def noise(self) -> float:
+        """Strength of the noise on uploads, 0 without."""
+        return float(self.privacy["noise"]) if self.privacy else 0.0
 
     @property
     def has_defaults(self) -> bool:
         """Whether the method ran with its default settings and without noise."""
-        return not self.settings and not self.noise
+        return not self.settings and self.privacy is None
 
     def mean(self, metric: str) -> float:
+        """Mean over seeds at the best validation round, under the protocol's own ranking."""
         return self.metrics[metric].mean
 
     def on_seeds(self, seeds: set[int]) -> RunRow:
-        """The same row with the figures of these seeds only."""
+        """The same row with the metrics of these seeds only."""
         at = [i for i, seed in enumerate(self.seeds) if seed in seeds]
-        tables = {key: _at_places(getattr(self, key), at) for key in _SHOWN_TABLES}
-        return replace(self, seeds=tuple(self.seeds[i] for i in at), **tables)  # type: ignore[arg-type]
-
-
-_SHOWN_TABLES = ("metrics", "sampled99")
-
-
-def _at_places(table: Mapping[str, Summary], at: Sequence[int]) -> dict[str, Summary]:
-    values = [{name: summary.values[i] for name, summary in table.items()} for i in at]
-    return {name: Summary(**summary) for name, summary in summarise(values).items()}
+        metrics = {m: Summary.over([s.values[i] for i in at]) for m, s in self.metrics.items()}
+        return replace(self, seeds=[self.seeds[i] for i in at], metrics=metrics)
 
 
 class CurveRow(NamedTuple):
@@ -176,6 +149,10 @@ class CurveRow(NamedTuple):
         return CurveRow(*about, curves["validation"], curves["test"], row_identity(row))
 
 
+def _is_run(row: Record) -> bool:
+    return "metrics" in row and "curves" not in row
+
+
 @dataclass(frozen=True)
 class Results:
     """All rows of a results folder, seeds pooled."""
@@ -188,7 +165,7 @@ class Results:
     @staticmethod
     def from_records(stores: Mapping[str, Sequence[Record]]) -> Results:
         """Sort the rows of several files into runs, curves and others."""
-        runs = pool_seeds(row for rows in stores.values() for row in rows if "metrics" in row)
+        runs = pool_seeds(row for rows in stores.values() for row in rows if _is_run(row))
         curves = pool_seeds(row for rows in stores.values() for row in rows if "curves" in row)
         others = {
             name: pool_seeds(row for row in rows if not {"metrics", "curves"} & set(row))
@@ -210,7 +187,7 @@ class Results:
 
     def commands(self) -> list[str]:
         """Commands that made the rows, each once."""
-        runs = [row.record["command"] for row in self.runs]
+        runs = [row.command for row in self.runs]
         others = [row["command"] for rows in self.records.values() for row in rows]
         return list(dict.fromkeys(line for one in (*runs, *others) for line in one.splitlines()))
 

@@ -190,7 +190,7 @@ class Sweep:
 
 def _rank_overhead(rank: Any, row: RunRow) -> float:
     """Megabytes on a client beyond FedMF's."""
-    users, items = row.record["users"], row.record["items"]
+    users, items = row.users, row.items
     ours = parameter_megabytes("pfedclr", users, items, int(rank))
     return ours[0] - parameter_megabytes("fedmf", users, items)[0]
 
