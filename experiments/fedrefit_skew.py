@@ -1,5 +1,7 @@
-"""How far the user vector in use is from the optimum for the items in use, round by round, and what
-a vector made for the previous round's items would cost: `python experiments/fedrefit_skew.py DATA`.
+"""Compare FedRefit's user vectors with the optimum for the items in use, round by round, and with
+vectors made for the previous round's items.
+
+    python experiments/fedrefit_skew.py DATA
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def ndcg(split: Split, scores: Float32) -> float:
 def histories(
     split: Split, user: int, damped: Float64, in_order: bool, config: Any
 ) -> list[Float64]:
-    """What a user's vectors are fitted to: all its items alike, or faded at each pace."""
+    """Weighted histories that a user's vectors are fitted to: constant, or faded at each pace."""
     found = []
     for pace in (config.fast, config.slow) if in_order else (1.0,):
         items = split.train.of(user)
