@@ -155,8 +155,9 @@ def run_jobs(jobs: Sequence[Job], plan: Plan, places: Places, progress: Progress
 
 def _run_job(job: Job, plan: Plan, places: Places) -> None:
     """Append a job's row to its file, and its curves to theirs."""
-    kept = job.keep and isinstance(job.cell, RunSpec)
-    keep = users_folder(places.keep, job.cell) if kept and isinstance(job.cell, RunSpec) else None
+    keep = None
+    if job.keep and isinstance(job.cell, RunSpec):
+        keep = users_folder(places.keep, job.cell)
     row = make_row(job.cell, places.data_dir, keep, plan.quick)
     curves = row.pop("curves", None)
     if job.curves and curves is not None:
