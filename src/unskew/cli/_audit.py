@@ -27,7 +27,7 @@ from unskew.audit.skew import VARIANTS, audit_skew, skew_command
 from unskew.audit.skew_findings import findings, skew_table
 from unskew.cli._options import DataDir, Json, Threads, parse_pairs
 from unskew.cli._output import print_json, print_table, stderr, stdout
-from unskew.cli._pages import fill_table, write_text
+from unskew.cli._pages import write_text
 from unskew.cli._progress import DownloadProgress, RoundProgress
 from unskew.cli._run import (
     LdpClip,
@@ -42,7 +42,7 @@ from unskew.files import append_json_line
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
 from unskew.methods import preset as preset_of
-from unskew.paper import read_rows
+from unskew.paper import fill_table, read_rows
 from unskew.privacy import LocalPrivacy
 from unskew.report import Chart, Panel, Series, draw_svg, to_markdown
 from unskew.runs import RunSpec, read_spec

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from unskew.files import write_atomically
-from unskew.paper import fill_table as fill_table
 from unskew.types import UnskewError
 
 
