@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.timing import LeftOut, Row, Setting, take_turns
 from unskew.kernels import get_threads
-from unskew.kernels.simplex import project_on_simplex
+from unskew.kernels.pfedgraph import project_on_simplex
 from unskew.methods.pfedgraph import Config, collaboration
 from unskew.types import Float64
 

@@ -8,10 +8,10 @@ import pytest
 import scipy.special
 import twins
 
-from unskew.kernels._arithmetic import logistic_batch
 from unskew.kernels._line_sums import BLOCK, WIDTH, multiply_blocks, sum_lines
-from unskew.kernels._row_vectors import inner_rows
-from unskew.kernels._vectors import inner
+from unskew.kernels.arithmetic import logistic_batch
+from unskew.kernels.row_vectors import inner_rows
+from unskew.kernels.vectors import inner
 from unskew.types import Float32, Float64
 
 call_inner = numba.njit(lambda x, y, n: inner(x, y, n))

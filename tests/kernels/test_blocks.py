@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew.kernels import for_each_block, get_threads, set_threads
-from unskew.kernels._parallel import work_alone
+from unskew.kernels.parallel import work_alone
 from unskew.types import Int64
 
 works = st.lists(st.one_of(st.integers(0, 5), st.integers(0, 10**9)), min_size=1, max_size=120)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unskew.kernels._frozen_user import (
+from unskew.kernels.adam import (
     TOLERANCE,
-    add_movement,
+    add_moves,
     choose_nodes,
     frozen_user_step,
 )
-from unskew.kernels._vectors import PADDING
+from unskew.kernels.vectors import PADDING
 from unskew.types import Float32, Float64
 
 EPS = 1e-8
@@ -100,7 +100,7 @@ def test_steps_with_gradients_down_to_epsilon(kind: str, scale: float) -> None:
         g[:n] = gradient
         frozen_user_step(moved, z, g, mu, nu, pull, weight, floor, n, rate, t)
         assert not g[:n].any()
-    add_movement(rows, 5, n, moved, mixing, pull)
+    add_moves(rows, 5, n, moved, mixing, pull)
     expected = adam(start[5:].astype(np.float64), p.astype(np.float64), gradients, rate)
     np.testing.assert_array_equal(rows[:5], start[:5])
     np.testing.assert_allclose(rows[5:], expected, rtol=0, atol=2e-6)

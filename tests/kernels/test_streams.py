@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from unskew import rng
-from unskew.kernels._steps import shuffle
+from unskew.kernels.batches import shuffle
 
 PUBLISHED = (0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F)
 """The first outputs of SplitMix64 from seed 0."""

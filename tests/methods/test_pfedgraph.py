@@ -11,7 +11,7 @@ import scipy.optimize
 from unskew.engine import Federation
 from unskew.kernels import draw_samples
 from unskew.kernels.packing import Packed, packed_from, unpack
-from unskew.kernels.simplex import project_on_simplex
+from unskew.kernels.pfedgraph import project_on_simplex
 from unskew.methods.pfedgraph import Config, PFedGraph, Server, collaboration
 from unskew.ragged import select
 from unskew.rng import Purpose

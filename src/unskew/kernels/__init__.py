@@ -1,13 +1,15 @@
-"""Numba functions on plain arrays. Nothing here knows a method, a protocol or a file.
+"""Numba functions on plain arrays.
 
-What most methods need is named here; what one of them needs stands in a module of its own.
+Shared by all trainers: ``parallel``, ``sampling``, ``batches``, ``arithmetic``, ``vectors``,
+``adam`` and ``tables``. Every other module is named after the method whose kernels it holds.
 """
 
-from unskew.kernels._local import train_joint, train_low_rank, train_rows
-from unskew.kernels._parallel import for_each_block, get_threads, set_threads, work_alone
 from unskew.kernels._sampling import Samples, draw_samples
-from unskew.kernels._steps import Schedule
-from unskew.kernels._tables import (
+from unskew.kernels.batches import Schedule
+from unskew.kernels.fedmf import train_joint
+from unskew.kernels.parallel import for_each_block, get_threads, set_threads, work_alone
+from unskew.kernels.pfedclr import train_low_rank, train_rows
+from unskew.kernels.tables import (
     add_scores,
     difference,
     empty_sum,

@@ -8,7 +8,7 @@ import numpy as np
 
 from unskew.jit import jit
 from unskew.kernels._line_sums import BLOCK
-from unskew.kernels._parallel import in_parallel
+from unskew.kernels.parallel import in_parallel
 from unskew.types import Float32, Int32, Int64, Rows
 
 

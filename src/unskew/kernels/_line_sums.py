@@ -12,7 +12,7 @@ from numba.core.cgutils import alloca_once, for_range, for_range_slice, unpack_t
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from unskew.kernels._vectors import LANES, fused_vectors
+from unskew.kernels.vectors import LANES, fused_vectors
 
 _VECTORS = 8
 WIDTH = LANES * _VECTORS

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.jit import jit
-from unskew.kernels._parallel import for_each_block
+from unskew.kernels.parallel import for_each_block
 from unskew.ragged import indptr_from_counts
 from unskew.rng import Purpose, below, stream, value
 from unskew.types import Cohort, Float32, Int32, Int64, Ragged, Samples

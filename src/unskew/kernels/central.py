@@ -1,7 +1,8 @@
-"""What the central baselines share: all samples in one shuffled list, and Adam on whole tables.
+"""Matrix factorisation in one place, and what the central baselines share: all samples in one
+shuffled list, and Adam on whole tables.
 
-Everything here runs in one fixed order on one thread, so a batch may mix users freely and the bits
-still depend on nothing but the seed; the work of an epoch is small next to a federated round's.
+An epoch runs in one fixed order on one thread, so a batch may mix users and the bits still depend
+on the seed alone. The work of an epoch is small next to a federated round's.
 """
 
 from __future__ import annotations
@@ -11,16 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._arithmetic import logistic_batch, sqrt32
-from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples, draw_samples
-from unskew.kernels._steps import BETA_1, BETA_2, EPSILON, shuffle
-from unskew.kernels._vectors import inner
+from unskew.kernels.adam import adam_step
+from unskew.kernels.arithmetic import add_scaled, logistic_batch
+from unskew.kernels.batches import shuffle
+from unskew.kernels.parallel import for_each_block
+from unskew.kernels.vectors import inner
 from unskew.rng import Purpose, stream
 from unskew.types import Cohort, Float32, Int32, Int64
-
-_b1, _b2, _eps = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON)
-_c1, _c2 = np.float32(1 - BETA_1), np.float32(1 - BETA_2)
 
 
 class Table(NamedTuple):
@@ -32,29 +31,18 @@ class Table(NamedTuple):
 
     @staticmethod
     def fresh(x: Float32) -> Table:
+        """The table with moments of zero."""
         return Table(x, np.zeros_like(x), np.zeros_like(x))
 
     def copy(self) -> Table:
+        """Contiguous copies of all three arrays."""
         return Table(*(np.array(part, np.float32, order="C") for part in self))
 
 
 @jit
 def adam(x: Float32, m: Float32, v: Float32, g: Float32, lr: float, t: int) -> None:
-    """One step of torch's Adam on a whole table; ``g`` is consumed (left at zero)."""
-    step = np.float32(lr / (1.0 - BETA_1**t))
-    unbias = np.float32(1.0 / np.sqrt(1.0 - BETA_2**t))
-    xs, ms, vs, gs = x.reshape(-1), m.reshape(-1), v.reshape(-1), g.reshape(-1)
-    for i in range(len(xs)):
-        ms[i] = _b1 * ms[i] + _c1 * gs[i]
-        vs[i] = _b2 * vs[i] + _c2 * gs[i] * gs[i]
-        xs[i] -= step * ms[i] / (sqrt32(vs[i]) * unbias + _eps)
-        gs[i] = np.float32(0.0)
-
-
-@jit
-def add_row(total: Float32, row: Float32, factor: float) -> None:
-    for k in range(len(total)):
-        total[k] += factor * row[k]
+    """One step of Adam on a whole table; ``g`` is set to zero."""
+    adam_step(x.reshape(-1), m.reshape(-1), v.reshape(-1), g.reshape(-1), x.size, lr, t)
 
 
 @jit
@@ -67,7 +55,7 @@ def _order(n: int, seed: int, round: int, purpose: int) -> Int32:
 
 
 def epoch_order(n: int, cohort: Cohort) -> Int32:
-    """The order in which an epoch visits its ``n`` samples, whoever they belong to."""
+    """A random order of an epoch's ``n`` samples, across all users."""
     order: Int32 = _order(n, cohort.seed, cohort.round, int(Purpose.SHUFFLE_LOCAL))
     return order
 
@@ -80,7 +68,7 @@ def sample_items(samples: Samples) -> Int32:
 
 
 def sample_users(samples: Samples) -> Int32:
-    """The cohort place of every sample's user."""
+    """The position in the cohort of every sample's user."""
     return np.repeat(np.arange(len(samples.indptr) - 1, dtype=np.int32), samples.counts())
 
 
@@ -139,7 +127,7 @@ def train_factors(
     decay: float,
     t: int,
 ) -> tuple[float, int]:
-    """An epoch of matrix factorisation, tables changed in place: mean loss and next step count.
+    """One epoch of matrix factorisation in place; returns the mean loss and the next step count.
 
     Minimises, over each batch of samples (u, i, y), the mean of
     BCE(p_u.q_i, y) + decay / 2 (|p_u|^2 + |q_i|^2).
@@ -154,7 +142,7 @@ def train_factors(
 @jit
 def _user_gradient(
     block: Int64,
-    most: int,
+    max_samples: int,
     indptr: Int64,
     item: Int32,
     label: Float32,
@@ -163,10 +151,10 @@ def _user_gradient(
     g: Float32,
 ) -> None:
     D = P.shape[1]
-    z = np.empty(most, np.float32)
-    y = np.empty(most, np.float32)
-    s = np.empty(most, np.float32)
-    bits = np.empty(most, np.int32)
+    z = np.empty(max_samples, np.float32)
+    y = np.empty(max_samples, np.float32)
+    s = np.empty(max_samples, np.float32)
+    bits = np.empty(max_samples, np.int32)
     for c in block:
         start, n = indptr[c], indptr[c + 1] - indptr[c]
         for j in range(n):
@@ -174,11 +162,11 @@ def _user_gradient(
             y[j] = label[start + j]
         logistic_batch(z, y, s, bits, n)
         for j in range(n):
-            add_row(g[c], Q[item[start + j]], s[j])
+            add_scaled(g[c], Q[item[start + j]], s[j], D)
 
 
 def factor_gradient(samples: Samples, P: Float32, Q: Float32) -> Float32:
-    """Each user's dL/dp for the mean BCE over its own samples, the items frozen."""
+    """dL/dp of each user for the mean loss over its own samples, with the items frozen."""
     g = np.zeros_like(P)
     item, work = sample_items(samples), samples.counts()
     for_each_block(

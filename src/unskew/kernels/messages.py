@@ -14,9 +14,9 @@ import numpy as np
 
 from unskew.jit import jit
 from unskew.kernels._line_sums import sum_lines
-from unskew.kernels._parallel import in_parallel
 from unskew.kernels.moved import Moved, columns_of_client
 from unskew.kernels.packing import GROUP, Packed, empty_packed, pack, pack_group, unpack
+from unskew.kernels.parallel import in_parallel
 from unskew.types import Bool, Float32, Float64, Int16, Int32, Int64, Rows
 
 _TILE = 16

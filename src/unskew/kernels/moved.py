@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._parallel import in_parallel
 from unskew.kernels.packing import GROUP, Packed, unpack_columns
+from unskew.kernels.parallel import in_parallel
 from unskew.types import Bool, Float32, Int64, Rows
 
 _HELD = 2**23

@@ -1,12 +1,12 @@
-"""Noise and clipping for what leaves a device: a whole item table of random values per client.
+"""Clip uploads and add noise to a whole item table per client.
 
-A client's noise is a function of its own stream alone, (seed, round, user, NOISE): value number j
-comes from a fixed half of a fixed 64-bit word of it, so neither threads nor chunks nor the rows a
-client has touched can change it. Logarithm, sine and square root are written out as short
-polynomials, exact to float32 rounding, because a call into libm would keep the loops scalar.
+A client's noise depends on its own stream (seed, round, user, NOISE) alone: value number j comes
+from a fixed half of a fixed 64-bit word of it, so threads, chunks and the rows a client has touched
+cannot change it. Logarithm and sine are short polynomials, exact to float32 rounding, because a
+call into libm would keep the loops from being vectorised.
 
-32 bits per value reach 22 scales into Laplace's tails and 6.7 into the Gaussian's; what lies beyond
-has probability below 1e-9 and 1e-10 per value.
+32 bits per value reach 22 scales into Laplace's tails and 6.7 into the Gaussian's; values beyond
+have probability below 1e-9 and 1e-10.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._arithmetic import sqrt32
-from unskew.kernels._parallel import for_each_block
+from unskew.kernels.arithmetic import sqrt32
+from unskew.kernels.parallel import for_each_block
 from unskew.rng import Purpose, stream
 from unskew.types import Bool, Float32, Float64, Int32, Int64, Rows, Upload
 
 LAPLACE, GAUSSIAN = 0, 1
 NO_CLIP, CLIP_L1, CLIP_L2, CLIP_ROWS = 0, 1, 2, 3
 TILE = 1024
-"""Values made at a time: the first half of a tile from the lower halves of its words."""
+"""Values computed together: the first half of a tile from the lower halves of its words."""
 _NOISE = int(Purpose.NOISE)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _LN2 = np.float32(0.6931471805599453)
 _BELOW_ONE = 1.0 - 2.0**-22
-"""Keeps a clipped norm under its bound whatever way its float32 entries are rounded."""
+"""Keeps a clipped norm below its bound however its float32 entries are rounded."""
 
 
 @jit
 def _words(key: Any, first: int, low: Any, high: Any, n: int) -> None:
-    """The stream's words ``first`` to ``first + n``, as in :func:`unskew.rng.value`, in halves."""
+    """Halves of the stream's words ``first`` to ``first + n`` (see :func:`unskew.rng.value`)."""
     for i in range(n):
         x = key + np.uint64(first + i + 1) * _GOLDEN
         x = (x ^ (x >> np.uint64(30))) * _MIX_1
@@ -96,7 +96,7 @@ def _sine_of_turns(bits: Int32, quarter: int, scale: Float32, out: Float32, n: i
 
 
 @jit
-def _with_sign(magnitude: Float32, bits: Int32, scale: float, out: Float32, n: int) -> None:
+def _apply_sign(magnitude: Float32, bits: Int32, scale: float, out: Float32, n: int) -> None:
     for i in range(n):
         side = np.float32(1.0) - np.float32(2.0) * np.float32(bits[i] & np.int32(1))
         out[i] = side * magnitude[i] * np.float32(scale)
@@ -104,7 +104,7 @@ def _with_sign(magnitude: Float32, bits: Int32, scale: float, out: Float32, n: i
 
 @jit
 def _fill(key: Any, kind: int, scale: float, out: Float32) -> None:
-    """A client's whole vector of noise. Gaussian values come in pairs (Box & Muller, 1958)."""
+    """Fill ``out`` with a client's noise. Gaussian values come in pairs (Box & Muller, 1958)."""
     half = TILE // 2
     low, high = np.empty(half, np.int32), np.empty(half, np.int32)
     scratch, size = np.empty(half, np.int32), np.empty(half, np.float32)
@@ -116,9 +116,9 @@ def _fill(key: Any, kind: int, scale: float, out: Float32) -> None:
         first, second = out[start : start + a], out[start + a : start + n]
         if kind == LAPLACE:
             _exponential(low, scratch, size, a)
-            _with_sign(size, low, scale, first, a)
+            _apply_sign(size, low, scale, first, a)
             _exponential(high, scratch, size, b)
-            _with_sign(size, high, scale, second, b)
+            _apply_sign(size, high, scale, second, b)
         else:
             _exponential(high, scratch, size, a)
             for i in range(a):
@@ -131,7 +131,7 @@ def _fill(key: Any, kind: int, scale: float, out: Float32) -> None:
 def _norms(
     block: Int64, indptr: Int64, values: Float32, dense: Float32, l1: Float64, l2: Float64
 ) -> None:
-    """Of each client's upload as one vector; what is not a finite number counts as zero."""
+    """L1 and L2 norm of each client's upload as one vector; non-finite entries count as 0."""
     for c in block:
         absolute, square = 0.0, 0.0
         for j in range(indptr[c], indptr[c + 1]):
@@ -179,7 +179,7 @@ def _send(
     out_values: Float32,
     out_dense: Float32,
 ) -> None:
-    """Each client's clipped upload, laid over a whole table and a whole dense part of noise."""
+    """Add each client's clipped upload to a whole table and a whole dense part of noise."""
     width, n_dense = values.shape[1], dense.shape[1]
     for c in block:
         if not sent[c]:
@@ -192,7 +192,7 @@ def _send(
         if scale > 0:
             key = stream(seed, round, users[c], _NOISE)
             _fill(key, kind, scale, table.reshape(n_items * width))
-            # The dense part goes on where the table's last tile ends.
+            # The dense part continues the stream after the table's last tile.
             after = (n_items * width + TILE - 1) // TILE * (TILE // 2)
             _fill(key + np.uint64(after) * _GOLDEN, kind, scale, noise)
             for i in range(n_items):
@@ -214,7 +214,7 @@ def _send(
 
 
 def upload_norms(upload: Upload) -> tuple[Float64, Float64]:
-    """L1 and L2 norm of every client's upload, rows and dense part taken as one vector."""
+    """L1 and L2 norms of every client's upload, its rows and dense part taken as one vector."""
     n = len(upload.weight)
     l1, l2 = np.zeros(n), np.zeros(n)
     indptr, _, values = upload.rows
@@ -236,10 +236,10 @@ def send_privately(
     bound: float,
     norms: Float64 | None,
 ) -> Upload:
-    """Uploads clipped and under noise of this scale on every entry of the table and the dense part.
+    """Clip uploads and add noise of this scale to every entry of the table and the dense part.
 
-    ``norms`` are what ``bound`` is a bound on (L1 or L2 clipping). Clients of weight zero send
-    nothing and get no noise. With ``scale`` 0 the rows stay the ones the client touched.
+    ``norms`` are the L1 or L2 norms that ``bound`` limits. Clients of weight zero send nothing and
+    get no noise. With ``scale`` 0 an upload keeps the rows the client touched.
     """
     n = len(upload.weight)
     sent = upload.weight > 0
@@ -278,7 +278,7 @@ def send_privately(
 
 
 def noise_vector(seed: int, round: int, user: int, kind: int, scale: float, n: int) -> Float32:
-    """The first ``n`` values a client would add; for tests and audits."""
+    """The first ``n`` values of a client's noise, for tests and audits."""
     out = np.empty(n, np.float32)
     _noise_vector(seed, round, user, kind, float(scale), out)
     return out

@@ -14,7 +14,7 @@ import numpy as np
 
 from unskew.jit import jit
 from unskew.kernels._line_sums import WIDTH
-from unskew.kernels._parallel import for_each_block, in_parallel
+from unskew.kernels.parallel import for_each_block, in_parallel
 from unskew.types import Float32, Int16, Int32, Int64, Ragged
 
 GROUP = WIDTH

@@ -1,11 +1,12 @@
-"""A device's least-squares vectors along its history, and the sums that fit items to them.
+"""FedRefit on a device: least-squares vectors along its history, and sums to fit items to them.
 
-Walking through its items in order, a device holds after each step t one vector per pace g, the
-exact optimum for frozen orthonormal items U,
+Reading its items in order, a device has after each step t one vector per decay rate g, the exact
+optimum for frozen orthonormal items U,
 
     p_t = argmin_p |x_t - U p|^2 = U^T x_t,    x_t = sum over s <= t of g^(t - s) x_(i_s) / norm,
 
-norm^2 the sum of the weights g^(t - s). All paces and a constant make up its feature f_t.
+norm^2 the sum of the weights g^(t - s). The vectors of all rates and a constant make up its feature
+vector f_t.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._arithmetic import sqrt32
-from unskew.kernels._parallel import for_each_block
+from unskew.kernels.arithmetic import sqrt32
+from unskew.kernels.parallel import for_each_block
 from unskew.types import Cohort, Float32, Int64, Ragged
 
 
 class Walk(NamedTuple):
-    """How a history is read: the paces, how slowly the future fades as a target, and the weight of
-    reading it backwards as well."""
+    """How a history is read: the decay rates of the past, the decay rate of targets in the future,
+    and the weight of a second reading backwards."""
 
     paces: Float32
     horizon: float
@@ -31,7 +32,7 @@ class Walk(NamedTuple):
 
 @jit
 def _step(own: Float32, paces: Float32, state: Float32, weights: Float32, f: Float32) -> None:
-    """Take one item in: decay, add, and norm each pace's part of ``f``; its last entry stays 1."""
+    """Add one item: decay, add, and normalise each rate's part of ``f``; its last entry stays 1."""
     d = len(own)
     for g in range(len(paces)):
         weights[g] = weights[g] * paces[g] + np.float32(1.0)
@@ -55,8 +56,8 @@ def _walk(
     F: Float32,
     M: Float32,
 ) -> None:
-    """One reading: to each item's sum F the features before it, faded by ``horizon``; to M their
-    outer products (upper triangle). Leaves the last feature in ``f``."""
+    """One reading: add to each item's sum F the features before it, decayed by ``horizon``, and to
+    M their outer products (upper triangle). ``f`` ends as the last feature vector."""
     K = len(f)
     fade, w = np.float32(horizon), np.float32(weight)
     state[:] = 0.0
@@ -117,11 +118,11 @@ def _kernel(
 def read_histories(
     positions: Ragged, own: Ragged, T: Float32, walk: Walk, fit: bool
 ) -> tuple[Float32, Float32, Float32]:
-    """Per client: its last feature f and, to ``fit`` items, the sums over its history of what came
-    before each of its own items, and of f f^T (upper triangle, flat). Each client's sums count by
-    the inverse square root of its number of items.
+    """For each client, its last feature vector f and, if ``fit``, two sums over its history: the
+    features before each of its own items, and f f^T (upper triangle, flat). Both are divided by the
+    square root of the client's number of items.
 
-    ``positions.items`` says which of the client's own rows stands at each place of its history;
+    ``positions.items`` is the index, among the client's own rows, of each entry of its history;
     ``T`` has those rows, client after client.
     """
     n, K = len(own.indptr) - 1, len(walk.paces) * T.shape[1] + 1
@@ -149,14 +150,14 @@ def _mean_rows(block: Int64, indptr: Int64, T: Float32, out: Float32) -> None:
 
 
 def sum_rows(own: Ragged, T: Float32) -> Float32:
-    """Each client's own rows summed, over the square root of their number."""
+    """Sum of each client's own rows, divided by the square root of their number."""
     out = np.zeros((len(own.indptr) - 1, T.shape[1]), np.float32)
     for_each_block(own.counts(), lambda block: _mean_rows(block, own.indptr, T, out))
     return out
 
 
 def spread_vectors(own: Ragged, p: Float32) -> Float32:
-    """A row x_ui p_u for each own item, without the item's part of x_ui, and a 1 to count users."""
+    """A row x_ui p_u for each own item (without the item's factor in x_ui), and a 1 per user."""
     share = (1 / np.sqrt(own.counts().clip(1))).astype(np.float32)
     rows = np.ones((len(own.items), p.shape[1] + 1), np.float32)
     rows[:, :-1] = np.repeat(p * share[:, None], own.counts(), axis=0)
@@ -164,7 +165,7 @@ def spread_vectors(own: Ragged, p: Float32) -> Float32:
 
 
 def history_rows(cohort: Cohort, own: Ragged) -> Ragged:
-    """Which of a client's own rows stands at each place of its history."""
+    """Index, among a client's own rows, of each entry of its history."""
 
     def keys(lists: Ragged) -> Int64:
         client = np.repeat(np.arange(len(cohort.users)), lists.counts())

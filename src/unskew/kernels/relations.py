@@ -25,12 +25,12 @@ import numpy as np
 from unskew.jit import jit
 from unskew.kernels._by_item import ByItem, by_item_of
 from unskew.kernels._line_sums import BLOCK, multiply_blocks
-from unskew.kernels._parallel import for_each_block, in_parallel
-from unskew.kernels._row_vectors import inner_rows
-from unskew.kernels._steps import score_columns
-from unskew.kernels._vectors import inner
+from unskew.kernels.arithmetic import score_columns
 from unskew.kernels.moved import Moved, Parts, everything_else, in_parts
 from unskew.kernels.packing import unpack
+from unskew.kernels.parallel import for_each_block, in_parallel
+from unskew.kernels.row_vectors import inner_rows
+from unskew.kernels.vectors import inner
 from unskew.types import Bool, Float32, Float64, Int8, Int64, Rows
 
 _DIRECTIONS = 8

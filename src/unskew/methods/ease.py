@@ -21,7 +21,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
-from unskew.kernels.central_items import gram, linear_scores, weights_of_inverse
+from unskew.kernels.item_models import gram, linear_scores, weights_of_inverse
 from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
 from unskew.ragged import distinct
 from unskew.settings import setting

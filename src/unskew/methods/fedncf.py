@@ -22,8 +22,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather
-from unskew.kernels.mlp import score_mlp, train_mlp
-from unskew.kernels.network import mlp_layers
+from unskew.kernels.fedncf import mlp_layers, score_mlp, train_mlp
 from unskew.methods._training import (
     ItemServer,
     TrainingConfig,

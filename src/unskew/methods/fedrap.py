@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples
-from unskew.kernels.additive import AdditiveRates, ScaledTable, train_additive
+from unskew.kernels.fedrap import AdditiveRates, ScaledTable, train_additive
 from unskew.methods._training import TrainingConfig, initial_items
 from unskew.rng import Purpose, generator
 from unskew.settings import setting
@@ -152,7 +152,7 @@ class FedRAP(Method):
                 f"fedrap diverged in round {cohort.round}: lower learning_rate = "
                 f"{c.learning_rate:g} or independence = {c.independence:g}."
             )
-        C, D = C.trained(touched, C_rows, factors), D.trained(touched, D_rows, factors)
+        C, D = C.with_rows(touched, C_rows, factors), D.with_rows(touched, D_rows, factors)
         # D_u = rows + (1 + e_u) D: weight decay moved every row, but one number e_u says how, and
         # the sum over clients stays a sum.
         upload = Upload(D.difference(), D.scale[:, None] - 1, np.ones(n))

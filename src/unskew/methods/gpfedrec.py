@@ -24,10 +24,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather
-from unskew.kernels.graph import every_row
+from unskew.kernels.fedncf import score_mlp, train_mlp
+from unskew.kernels.gpfedrec import train_anchored, whole_tables
 from unskew.kernels.messages import pass_messages
-from unskew.kernels.mlp import score_mlp, train_mlp
-from unskew.kernels.mlp_local import train_anchored
 from unskew.kernels.moved import Moved
 from unskew.kernels.packing import Packed, empty_packed, unpack, unpack_rows
 from unskew.kernels.relations import neighbours
@@ -154,7 +153,7 @@ class GPFedRec(Method):
     def score(self, download: Server, private: Private) -> Float32:
         """With its own table, r_u + f (g - r_u) + what it trained."""
         table = own_tables(download, private.user) * (1 - private.factor)[:, None]
-        whole = every_row(download.Q, table, private.Q)
+        whole = whole_tables(download.Q, table, private.Q)
         return score_mlp(download.Q, private.p, private.mlp, whole)
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from unskew.kernels.central_items import nearest_items, neighbour_scores
+from unskew.kernels.item_models import nearest_items, neighbour_scores
 from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
 from unskew.ragged import distinct
 from unskew.settings import setting

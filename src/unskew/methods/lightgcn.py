@@ -20,7 +20,7 @@ import numpy as np
 
 from unskew.kernels import draw_samples, score_table
 from unskew.kernels.central import Table, adam, epoch_order, sample_items, sample_users
-from unskew.kernels.central_graph import Graph, mean_of_layers, pairwise_gradient, propagate
+from unskew.kernels.lightgcn import Graph, mean_of_layers, pairwise_gradient, propagate
 from unskew.methods._central import initial_table
 from unskew.ragged import distinct, owners
 from unskew.rng import Purpose

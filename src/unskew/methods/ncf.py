@@ -19,7 +19,7 @@ import numpy as np
 
 from unskew.kernels import Samples
 from unskew.kernels.central import Table
-from unskew.kernels.central_ncf import (
+from unskew.kernels.ncf import (
     Shape,
     perceptron_scores,
     perceptron_user_gradient,

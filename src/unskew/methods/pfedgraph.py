@@ -23,10 +23,19 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather, merge, overlay, replace_scores, score_table
-from unskew.kernels.graph import drawn, gram, mix, moved, places, replaced, senders, spread
+from unskew.kernels.fedmf import touch_all_rows, train_joint
 from unskew.kernels.packing import Packed, empty_packed, packed_from
-from unskew.kernels.pull import train_pulled, widen
-from unskew.kernels.simplex import project_on_simplex
+from unskew.kernels.pfedgraph import (
+    bernoulli_draws,
+    dense_tables,
+    gram,
+    mix,
+    positions,
+    project_on_simplex,
+    replace_tables,
+    select_senders,
+    sent_differences,
+)
 from unskew.methods import _training
 from unskew.rng import Purpose
 from unskew.settings import setting
@@ -112,26 +121,26 @@ class PFedGraph(Method):
         self, download: Server, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
         c = self.config
-        place = places(private.user, download.users)
-        own = replaced(private.Q, place, Packed(download.entries, download.scale), download.Q)
+        place = positions(private.user, download.users)
+        own = replace_tables(private.Q, place, Packed(download.entries, download.scale), download.Q)
         pull = np.where(place < 0, 0.0, c.pull)
-        samples = widen(draw_samples(cohort, c.negatives), pull > 0, cohort.n_items)
+        samples = touch_all_rows(draw_samples(cohort, c.negatives), pull > 0, cohort.n_items)
         rows = overlay(gather(download.Q, samples.touched), samples.touched, own)
         p, aggregate = private.p.copy(), rows.copy()
-        how = (cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL, p, rows, aggregate, pull)
-        losses = train_pulled(*how, c.learning_rate, c.learning_rate)
+        how = (cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL, p, rows)
+        losses = train_joint(*how, c.learning_rate, c.learning_rate, aggregate, pull)
         held = merge(own, Rows(*samples.touched, rows))
         share = 0.0 if c.sends_nothing(cohort.round) else c.aggregated
-        sends = drawn(cohort.seed, cohort.round, cohort.users, Purpose.COHORT, share)
+        sends = bernoulli_draws(cohort.seed, cohort.round, cohort.users, Purpose.COHORT, share)
         nothing = np.zeros((len(p), 0), np.float32)
         weight = np.where(sends, samples.counts(), 0.0)
-        upload = Upload(moved(held, sends, download.Q), nothing, weight)
+        upload = Upload(sent_differences(held, sends, download.Q), nothing, weight)
         return Private(private.user, p, held), upload, losses
 
     def aggregate(self, server: Server, total: Uploads) -> Server:
         sent = total.upload.weight > 0
         weight = total.upload.weight[sent]
-        updates = spread(senders(total.upload.rows, sent), len(server.Q))
+        updates = dense_tables(select_senders(total.upload.rows, sent), len(server.Q))
         graph = collaboration(updates, weight / max(weight.sum(), 1.0), self.config.evenness)
         aggregates = mix(graph.astype(np.float32), updates)
         return Server(server.Q, total.users[sent], *packed_from(aggregates))

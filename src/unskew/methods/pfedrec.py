@@ -23,7 +23,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather, replace_scores, score_table
-from unskew.kernels.score_function import train_score_function
+from unskew.kernels.pfedrec import train_score_function
 from unskew.methods._training import (
     ItemServer,
     TrainingConfig,

@@ -1,4 +1,4 @@
-"""SGD on a private multi-layer perceptron over rows that a quadratic pulls to an anchor.
+"""GPFedRec's local trainer: SGD on a private perceptron and on rows pulled towards an anchor.
 
 With mean binary cross-entropy plus reg x the mean squared distance of the *whole* table from the
 anchor A, a step of SGD at rate eta moves every row by
@@ -6,7 +6,7 @@ anchor A, a step of SGD at rate eta moves every row by
     q <- a + keep (q - a) - eta dL/dq,    keep = 1 - 2 eta reg / (n_items dim),
 
 so a row outside the client's samples is, after t steps, at a + keep^t (q - a): only touched rows
-need training. The network is FedNCF's (see ``network``).
+need training. The network is FedNCF's.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ import numpy as np
 
 from unskew.jit import jit
 from unskew.kernels._sampling import Samples
-from unskew.kernels._steps import (
+from unskew.kernels.batches import (
     Clients,
     Schedule,
     batch_buffers,
-    rows_held,
+    client_rows,
+    client_samples,
+    has_converged,
     run_clients,
-    samples_of,
-    settled,
     shuffle,
 )
-from unskew.kernels.network import layer_buffers, mlp_batch
-from unskew.types import Cohort, Float32, Float64, Int64
+from unskew.kernels.fedncf import layer_buffers, mlp_batch
+from unskew.types import Cohort, Float32, Float64, Int64, Rows
 
 
 @jit
 def _descend(x: Float32, g: Float32, rate: float, n: int) -> None:
+    """x <- x - rate g."""
     step = np.float32(rate)
     for i in range(n):
         x[i] -= step * g[i]
@@ -38,7 +39,7 @@ def _descend(x: Float32, g: Float32, rate: float, n: int) -> None:
 
 @jit
 def _descend_anchored(q: Float32, a: Float32, g: Float32, keep: float, rate: float, n: int) -> None:
-    """``g`` is consumed."""
+    """q <- a + keep (q - a) - rate g; ``g`` is set to zero."""
     kept, step = np.float32(keep), np.float32(rate)
     for i in range(n):
         q[i] = a[i] + kept * (q[i] - a[i]) - step * g[i]
@@ -59,13 +60,13 @@ def _kernel(
     keep: float,
 ) -> None:
     D, size = P.shape[1], weights.shape[1]
-    batch, most_rows = clients.batch, clients.most_rows
+    batch, max_rows = clients.batch, clients.max_rows
     order, zb, yb, sb, bits = batch_buffers(clients)
     layers = layer_buffers(D, size, batch)
-    g = np.zeros(most_rows * D, np.float32)
+    g = np.zeros(max_rows * D, np.float32)
     for c in clients.block:
-        row, label, n, key = samples_of(clients, c)
-        first, n_rows = rows_held(clients, c)
+        row, label, n, key = client_samples(clients, c)
+        first, n_rows = client_rows(clients, c)
         p, w = P[c], weights[c]
         q = rows[first : first + n_rows].reshape(n_rows * D)
         a = anchor[first : first + n_rows].reshape(n_rows * D)
@@ -81,7 +82,7 @@ def _kernel(
                 _descend(p, layers.gp, lr_user, D)
                 _descend_anchored(q, a, g, keep, lr_rows, n_rows * D)
                 steps[c] += 1
-            if settled(clients, c, epoch, total / (n * (epoch + 1))):
+            if has_converged(clients, c, epoch, total / (n * (epoch + 1))):
                 break
 
 
@@ -99,10 +100,23 @@ def train_anchored(
     weight_rate: float,
     keep: float,
 ) -> tuple[Float64, Int64]:
-    """Train ``p``, the touched ``rows`` and the networks' ``weights`` in place. Returns the mean
-    losses (without the pull) and how many steps each client took."""
+    """Train ``p``, the touched ``rows`` and the networks' ``weights`` in place.
+
+    Returns the mean losses (without the pull) and the number of steps each client took.
+    """
     steps = np.zeros(len(p), np.int64)
     arrays = (p, rows, anchor, weights, steps)
     rates = (user_rate, row_rate, weight_rate, keep)
     losses = run_clients(_kernel, cohort, samples, purpose, schedule, *arrays, *rates)
     return losses, steps
+
+
+def whole_tables(base: Float32, tables: Float32, extra: Rows) -> Rows:
+    """``base`` + each client's own flat table + its extra rows, as rows that cover all items."""
+    n, (n_items, width) = len(tables), base.shape
+    values = tables + base.reshape(-1)
+    client = np.repeat(np.arange(n), np.diff(extra.indptr))
+    values = values.reshape(n, n_items, width)
+    values[client, extra.items] += extra.values
+    items = np.tile(np.arange(n_items, dtype=np.int32), n)
+    return Rows(np.arange(n + 1, dtype=np.int64) * n_items, items, values.reshape(-1, width))

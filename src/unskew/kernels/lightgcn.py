@@ -1,7 +1,7 @@
-"""Propagation over the user-item graph, and a batch of pairwise ranking on its result.
+"""LightGCN's propagation over the user-item graph, and the gradient of its pairwise loss.
 
 A layer is one sparse product with the symmetric normalised adjacency. Each node's sum runs over its
-neighbours in their order, so nodes may be spread over threads without changing a bit.
+neighbours in a fixed order, so the number of threads does not change a bit.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._arithmetic import logistic_batch
-from unskew.kernels._parallel import for_each_block
-from unskew.kernels._vectors import inner
+from unskew.kernels.arithmetic import logistic_batch
+from unskew.kernels.parallel import for_each_block
+from unskew.kernels.vectors import inner
 from unskew.types import Float32, Int32, Int64, Ragged
 
 
 class Graph(NamedTuple):
-    """Users and, after them, items as nodes; ``scale`` is degree^(-1/2), 0 for a lone node."""
+    """Users and, after them, items as nodes; ``scale`` is degree^(-1/2), or 0 at degree 0."""
 
     indptr: Int64
     neighbours: Int32
@@ -49,7 +49,7 @@ def _propagate(
     D = x.shape[1]
     for node in block:
         start, end, factor = indptr[node], indptr[node + 1], scale[node]
-        # Eight sums in eight variables become one vector register; a row in memory does not.
+        # LLVM keeps eight sums in eight variables in one vector register, but not a row in memory.
         for k in range(0, D - 7, 8):
             a = b = c = d = e = f = g = h = np.float32(0.0)
             for j in range(start, end):
@@ -85,8 +85,10 @@ def propagate(graph: Graph, E: Float32) -> Float32:
 
 
 def mean_of_layers(graph: Graph, E: Float32, layers: int) -> Float32:
-    """(E + A E + ... + A^K E) / (K + 1). A is symmetric, so this is also its own transpose: what it
-    does to the embeddings going forward it does to their gradients going back."""
+    """(E + A E + ... + A^K E) / (K + 1).
+
+    A is symmetric, so the same map takes the gradient by the result to the gradient by E.
+    """
     total = E
     for _ in range(layers):
         E = propagate(graph, E)
@@ -131,8 +133,8 @@ def _pairwise(
 def pairwise_gradient(
     chosen: Int32, triples: tuple[Int32, Int32, Int32], E: Float32, E0: Float32, decay: float
 ) -> tuple[float, Float32, Float32]:
-    """For the ``chosen`` triples (user, better, worse) of nodes: the summed loss, the gradient of
-    its mean by the propagated embeddings ``E``, and that of the penalty by ``E0``.
+    """Summed loss of the ``chosen`` triples (user, better, worse) of nodes, the gradient of its
+    mean by the propagated embeddings ``E``, and that of the penalty by ``E0``.
 
     loss = -log s(e_u.e_better - e_u.e_worse), penalty = decay / 2 |E0|^2 over the three rows.
     """

@@ -1,11 +1,9 @@
-"""Vector code written as such, for the loops that decide the speed of local training.
+"""Vector code written out in LLVM, for the loops that decide the speed of local training.
 
-A compiler must fear that arrays overlap, may not re-order sums, and so leaves these loops scalar.
-Here the order of every sum is fixed by us, in lanes of eight: the same on every machine, and as
-fast as an order the compiler would have been free to choose. Where a product is added to something,
-it is one fused operation with one rounding, because we say so and not because a compiler may.
-Each is the body of a numba intrinsic that emits LLVM's own vector types; ``tests/kernels`` compares
-them with plain NumPy.
+A compiler must assume that arrays overlap and may not re-order sums, so it leaves these loops
+scalar. Here the order of every sum is fixed, in vectors of eight: the same on every machine. Where
+a product is added to something, it is one fused operation with one rounding. Each function is a
+numba intrinsic that emits LLVM's vector types; ``tests/kernels`` compares them with plain NumPy.
 """
 
 from __future__ import annotations
@@ -21,9 +19,12 @@ from numba.np.arrayobj import make_array
 
 from unskew.types import Float32
 
-LANES, _CHAINS = 8, 4
+LANES = 8
+"""float32 entries of a vector."""
+_CHAINS = 4
+"""Independent partial sums of an inner product."""
 PADDING = LANES
-"""Columns that :func:`move_rows` works on together."""
+"""Columns that :func:`move_rows` works on together: its arrays are padded to a multiple of it."""
 
 
 def fused_vectors(builder: Any, a: Any, b: Any, c: Any) -> Any:
@@ -35,26 +36,10 @@ def fused_vectors(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @intrinsic
-def _fused_scalars(typing_context: object, a: Any, b: Any, c: Any) -> object:
-    """a b + c with one rounding, in loops that LLVM turns into vectors itself."""
-    del typing_context, a, b, c
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.fma(*args)
-
-    return numba.float32(numba.float32, numba.float32, numba.float32), codegen
-
-
-fused: Callable[..., Any] = cast(Any, _fused_scalars)
-
-
-@intrinsic
 def _inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
-    """The inner product of the first ``n`` entries of two contiguous float32 arrays.
+    """Inner product of the first ``n`` entries of two contiguous float32 arrays.
 
-    Four chains of eight lanes: an order of summation fixed by us, not by the compiler, the same on
-    every machine, and as fast as one it would have been free to choose.
+    Summed in four chains of eight lanes, an order that does not depend on the compiler.
     """
     del typing_context
 
@@ -123,7 +108,7 @@ def _move_rows(
 
         move = pull_i / (root_i + floor_k);  Q_ki -= move;  z_i -= size_k move
 
-    Divisions are the dear part of it, so two dimensions share one: with a = root + floor_0,
+    Divisions cost most, so two dimensions share one: with a = root + floor_0,
     b = root + floor_1 and share = pull / (a b), they move by share b and share a, and z by
     share (size_0 b + size_1 a) = share ((size_0 + size_1) root + size_0 floor_1 + size_1 floor_0).
     """

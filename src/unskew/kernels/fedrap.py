@@ -1,11 +1,8 @@
-"""Local training of an item model that is the sum of two tables, by SGD with weight decay.
+"""FedRAP's local trainer: an item model that is the sum of two tables, by SGD with weight decay.
 
 torch's SGD with weight decay shrinks *every* row of a dense table at every step, touched or not,
-and all by the same factor. So a client's round needs its touched rows and one number, the product
-of the factors, which holds for all the others: see :class:`ScaledTable`.
-
-As in the other trainers, a client's rows lie as columns inside the kernel, one contiguous run per
-embedding dimension, and logits and gradients are kept per row.
+and all by the same factor. So a client's round needs its touched rows and one number for all other
+rows, the product of the factors: see :class:`ScaledTable`.
 """
 
 from __future__ import annotations
@@ -16,31 +13,31 @@ import numpy as np
 
 from unskew.jit import jit
 from unskew.kernels._sampling import Samples
-from unskew.kernels._steps import (
+from unskew.kernels.arithmetic import load_columns, store_columns
+from unskew.kernels.batches import (
     Clients,
     Schedule,
     batch_buffers,
     batch_gradient,
-    columns_of,
-    pack,
-    rows_held,
-    rows_of,
+    client_rows,
+    client_samples,
+    has_converged,
+    pack_samples,
     run_clients,
-    samples_of,
-    settled,
+    sample_row,
     shuffle,
 )
-from unskew.kernels._tables import gather, merge, overlay, replace_scores, score_table
-from unskew.kernels._vectors import inner
+from unskew.kernels.tables import gather, merge, overlay, replace_scores, score_table
+from unskew.kernels.vectors import inner
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Float64, Int32, Ragged, Rows
 
-_SMALLEST_SCALE = 1e-20
-"""A table decayed below this share is zero for every purpose but that of dividing by the scale."""
+_MIN_SCALE = 1e-20
+"""Lower bound of a table's scale: such a table is as good as zero, but can be divided by it."""
 
 
 class ScaledTable(NamedTuple):
-    """Each client's own item table: scale x (a common table overlaid with the rows it holds)."""
+    """Each client's item table: ``scale`` x (its own rows where held, else those of ``common``)."""
 
     common: Float32
     held: Rows
@@ -48,29 +45,31 @@ class ScaledTable(NamedTuple):
 
     @staticmethod
     def untouched(common: Float32, n_clients: int) -> ScaledTable:
+        """The common table for every client."""
         held = Rows.empty(n_clients, common.shape[1])
         return ScaledTable(common, held, np.ones(n_clients, np.float32))
 
     def rows(self, touched: Ragged) -> Float32:
+        """The touched rows of each client's table."""
         rows = overlay(gather(self.common, touched), touched, self.held)
         rows *= np.repeat(self.scale, touched.counts())[:, None]
         return rows
 
-    def trained(self, touched: Ragged, rows: Float32, factors: Float64) -> ScaledTable:
-        """The table with these rows in it and all others shrunk by ``factors``."""
-        scale = np.maximum(self.scale * factors, _SMALLEST_SCALE).astype(np.float32)
+    def with_rows(self, touched: Ragged, rows: Float32, factors: Float64) -> ScaledTable:
+        """The table with these rows replaced and all others multiplied by ``factors``."""
+        scale = np.maximum(self.scale * factors, _MIN_SCALE).astype(np.float32)
         rows = rows / np.repeat(scale, touched.counts())[:, None]
         return self._replace(held=merge(self.held, Rows(*touched, rows)), scale=scale)
 
     def difference(self) -> Rows:
-        """The table minus scale x the common one: zero but for the rows held."""
+        """The table minus scale x the common one: zero except in the rows held."""
         indptr, items, values = self.held
         values = values - gather(self.common, Ragged(indptr, items))
         values *= np.repeat(self.scale, np.diff(indptr))[:, None]
         return Rows(indptr, items, values)
 
     def scores(self, vectors: Float32) -> Float32:
-        """Every item's inner product with each client's vector."""
+        """Inner product of each client's vector with every item."""
         vectors = vectors * self.scale[:, None]
         scores = score_table(vectors, self.common)
         replace_scores(scores, vectors, self.held)
@@ -78,7 +77,7 @@ class ScaledTable(NamedTuple):
 
 
 class AdditiveRates(NamedTuple):
-    """SGD's rates and the loss's weights, as they are in one round."""
+    """SGD's rates and the weights of the loss in one round."""
 
     tables: float
     score: float
@@ -92,7 +91,7 @@ class AdditiveRates(NamedTuple):
 
 
 @jit
-def _step_and_look(
+def _step_and_score(
     C: Float32,
     D: Float32,
     g: Float32,
@@ -108,9 +107,9 @@ def _step_and_look(
     independence: float,
     sparsity: float,
 ) -> None:
-    """One dimension's step, and what the stepped rows add to the next logits and penalties.
+    """One dimension's step, and its part of the next logits and penalties.
 
-    With m_i the batch's samples of row i, one entry's gradient is, weight decay aside,
+    With m_i the number of the batch's samples of row i, the gradients without weight decay are
 
         dL/dc = g_i w - 2 lambda m_i (c - d) / (b dim)
         dL/dd = g_i w + 2 lambda m_i (c - d) / (b dim) + mu m_i sign(d) / (b dim)
@@ -136,10 +135,10 @@ def _step_and_look(
 
 
 @jit
-def _count(packed: Int32, m: Float32, b: int) -> None:
-    """How many of the batch's samples each row has, into ``m`` (zero before)."""
+def _count_samples(packed: Int32, m: Float32, b: int) -> None:
+    """Add the number of samples each row has in the batch to ``m``."""
     for j in range(b):
-        m[packed[j] >> 1] += np.float32(1.0)
+        m[sample_row(packed[j])] += np.float32(1.0)
 
 
 @jit
@@ -158,32 +157,32 @@ def _kernel(
     factors: Float64,
 ) -> None:
     dim = weights.shape[1]
-    batch, most_rows = clients.batch, clients.most_rows
+    batch, max_rows = clients.batch, clients.max_rows
     order, zb, yb, sb, bits = batch_buffers(clients)
-    z = np.empty(most_rows, np.float32)
-    g = np.empty(most_rows, np.float32)
-    m = np.empty(most_rows, np.float32)
-    penalty = np.empty(most_rows, np.float32)
-    ones = np.ones(most_rows, np.float32)
-    C = np.empty((dim, most_rows), np.float32)
-    D = np.empty((dim, most_rows), np.float32)
+    z = np.empty(max_rows, np.float32)
+    g = np.empty(max_rows, np.float32)
+    m = np.empty(max_rows, np.float32)
+    penalty = np.empty(max_rows, np.float32)
+    ones = np.ones(max_rows, np.float32)
+    C = np.empty((dim, max_rows), np.float32)
+    D = np.empty((dim, max_rows), np.float32)
     for client in clients.block:
-        row, label, n, key = samples_of(clients, client)
-        first, n_rows = rows_held(clients, client)
+        row, label, n, key = client_samples(clients, client)
+        first, n_rows = client_rows(clients, client)
         w, bias = weights[client], biases[client]
-        columns_of(C_rows, first, n_rows, C)
-        columns_of(D_rows, first, n_rows, D)
+        load_columns(C_rows, first, n_rows, C)
+        load_columns(D_rows, first, n_rows, D)
         z[:n_rows] = bias
         g[:n_rows] = 0.0
         m[:n_rows] = 0.0
         penalty[:n_rows] = 0.0
         for k in range(dim):
-            # A step of rate 0: only looks.
-            _step_and_look(
+            # A step of rate 0, for the logits and penalties alone.
+            _step_and_score(
                 C[k], D[k], g, m, z, penalty, n_rows,
                 0.0, 0.0, 0.0, 1.0, w[k], independence, sparsity,
             )  # fmt: skip
-        pack(order, row, label, n)
+        pack_samples(order, row, label, n)
         lr, lr_score, factor = tables_rate, score_rate, 1.0
         counter, total = 0, 0.0
         for epoch in range(clients.epochs):
@@ -191,7 +190,7 @@ def _kernel(
             for low in range(0, n, batch):
                 b = min(batch, n - low)
                 total += batch_gradient(order[low:], z, g, zb, yb, sb, bits, b)
-                _count(order[low:], m, b)
+                _count_samples(order[low:], m, b)
                 total += inner(m, penalty, n_rows) / dim
                 keep = 1.0 - lr * weight_decay
                 keep_score = 1.0 - lr_score * weight_decay
@@ -204,7 +203,7 @@ def _kernel(
                     slope = inner(g, C[k], n_rows) + inner(g, D[k], n_rows)
                     old = w[k]
                     w[k] = np.float32(keep_score * old - lr_score * slope)
-                    _step_and_look(
+                    _step_and_score(
                         C[k], D[k], g, m, z, penalty, n_rows,
                         lr * old, 2.0 * independence * share, sparsity * share, keep,
                         w[k], independence, sparsity,
@@ -214,12 +213,12 @@ def _kernel(
                 factor *= keep
                 lr *= rate_decay
                 lr_score *= rate_decay
-            if settled(clients, client, epoch, total / (n * (epoch + 1))):
+            if has_converged(clients, client, epoch, total / (n * (epoch + 1))):
                 break
         biases[client] = bias
         factors[client] = factor
-        rows_of(C, C_rows, first, n_rows)
-        rows_of(D, D_rows, first, n_rows)
+        store_columns(C, C_rows, first, n_rows)
+        store_columns(D, D_rows, first, n_rows)
 
 
 def train_additive(
@@ -232,7 +231,7 @@ def train_additive(
     C: Float32,
     D: Float32,
 ) -> tuple[Float64, Float64]:
-    """Train, all in place, each client's affine score over its touched rows of C + D.
+    """Train each client's affine score and its touched rows of C + D in place.
 
     Returns the mean losses, and the factor by which weight decay has shrunk every other row.
     """

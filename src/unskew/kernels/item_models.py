@@ -1,7 +1,6 @@
-"""Item-item models: counting who shares what, nearest items, and scores from a user's own items.
+"""Item-item models (EASE, item-kNN): co-occurrence counts, nearest items, and users' scores.
 
-Counts are whole numbers, exact in float32 far beyond any number of users here, so no order of
-counting can change them.
+Counts are whole numbers and exact in float32 up to 2^24 users, so they do not depend on any order.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._parallel import for_each_block
+from unskew.kernels.parallel import for_each_block, in_parallel
 from unskew.types import Float32, Int32, Int64, Ragged, Rows
 
 
 def transpose(seen: Ragged, n_items: int) -> Ragged:
-    """The users of each item, from the distinct items of each user."""
+    """Users of each item, given the distinct items of each user."""
     user = np.repeat(np.arange(len(seen.indptr) - 1, dtype=np.int32), seen.counts())
     counts = np.bincount(seen.items, minlength=n_items)
     indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
@@ -25,7 +24,7 @@ def transpose(seen: Ragged, n_items: int) -> Ragged:
 def _count_shared(
     item: int, u_indptr: Int64, users: Int32, i_indptr: Int64, items: Int32, row: Float32
 ) -> None:
-    """Add to ``row``, for every item, how many users have it and ``item``."""
+    """Add to ``row``, for every item, the number of users who have both it and ``item``."""
     for j in range(u_indptr[item], u_indptr[item + 1]):
         u = users[j]
         for n in range(i_indptr[u], i_indptr[u + 1]):
@@ -59,7 +58,7 @@ def _finish_weights(block: Int64, diagonal: Float32, B: Float32) -> None:
 
 @jit
 def _mirror(U: Float32) -> None:
-    """Copy the upper triangle onto the lower, tile by tile so that both stay in the cache."""
+    """Copy the upper triangle to the lower one, in tiles that stay in the cache."""
     n, tile = len(U), 64
     for low_i in range(0, n, tile):
         for low_j in range(low_i, n, tile):
@@ -72,7 +71,7 @@ def weights_of_inverse(P: Float32) -> None:
     """B_ij = -P_ij / P_jj, B_jj = 0, in place; only the upper triangle of ``P`` is read."""
     _mirror(P)
     diagonal = np.ascontiguousarray(np.diag(P))
-    for_each_block(np.ones(len(P), np.int64), lambda block: _finish_weights(block, diagonal, P))
+    in_parallel(len(P), _finish_weights, diagonal, P)
 
 
 @jit
@@ -107,8 +106,11 @@ def _neighbours(
 
 
 def nearest_items(seen: Ragged, n_items: int, k: int, shrinkage: float) -> tuple[Int32, Float32]:
-    """Each item's ``k`` most similar others and how similar they are: shared users over
-    (sqrt(users_i users_j) + shrinkage). Among equals the lower number; 0 similarity fills up."""
+    """The ``k`` most similar items of each item, and their similarities.
+
+    The similarity is shared users / (sqrt(users_i users_j) + shrinkage). Ties go to the lower item
+    number; missing neighbours have similarity 0.
+    """
     ids = np.zeros((n_items, k), np.int32)
     similarity = np.zeros((n_items, k), np.float32)
     owners = transpose(seen, n_items)
@@ -144,13 +146,10 @@ def _neighbour_scores(
 
 
 def neighbour_scores(X: Rows, ids: Int32, similarity: Float32) -> Float32:
-    """For each user and item, the summed similarity of those neighbours the user has."""
+    """For each user and item, the sum of the similarities of the item's neighbours the user has."""
     n = len(X.indptr) - 1
     scores = np.empty((n, len(ids)), np.float32)
-    for_each_block(
-        np.ones(n, np.int64),
-        lambda block: _neighbour_scores(block, *X, ids, similarity, scores),
-    )
+    in_parallel(n, _neighbour_scores, *X, ids, similarity, scores)
     return scores
 
 
@@ -168,7 +167,7 @@ def _linear_scores(
 
 
 def linear_scores(X: Rows, B: Float32) -> Float32:
-    """X B for users whose items are the ragged rows of X."""
+    """X B, where the ragged rows of X are the users' items."""
     scores = np.empty((len(X.indptr) - 1, B.shape[1]), np.float32)
     for_each_block(np.diff(X.indptr), lambda block: _linear_scores(block, *X, B, scores))
     return scores

@@ -1,8 +1,8 @@
-"""Local training of an affine score function and the items it scores, in turns, by plain SGD.
+"""PFedRec's local trainer: an affine score function and the items it scores, by plain SGD in turns.
 
-Per batch, first the score function steps against the items as they are, then, after a second
-forward pass with the new function, the items step. torch's SGD leaves a row without a gradient
-where it is, so a batch moves only the items that stand in it.
+Per batch, the score function steps first, against the items as they are. After a second forward
+pass with the new function, the items step. torch's SGD leaves a row without a gradient where it is,
+so a batch moves only the items in it.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._arithmetic import logistic_batch
 from unskew.kernels._sampling import Samples
-from unskew.kernels._steps import (
+from unskew.kernels.arithmetic import logistic_batch
+from unskew.kernels.batches import (
     Clients,
     Schedule,
     batch_buffers,
-    rows_held,
+    client_rows,
+    client_samples,
+    has_converged,
     run_clients,
-    samples_of,
-    settled,
     shuffle,
 )
-from unskew.kernels._vectors import inner
+from unskew.kernels.vectors import inner
 from unskew.types import Cohort, Float32, Float64, Int32
 
 
@@ -30,6 +30,7 @@ from unskew.types import Cohort, Float32, Float64, Int32
 def _logits(
     order: Int32, row: Int32, q: Float32, w: Float32, bias: float, z: Float32, b: int
 ) -> None:
+    """z_j = w.q_j + bias for the batch's samples."""
     for j in range(b):
         z[j] = inner(w, q[row[order[j]]], len(w)) + bias
 
@@ -50,8 +51,8 @@ def _train_kernel(
     step = np.empty(D, np.float32)
     score_rate, row_rate = np.float32(lr_score), np.float32(lr_rows)
     for c in clients.block:
-        row, label, n, key = samples_of(clients, c)
-        first, n_rows = rows_held(clients, c)
+        row, label, n, key = client_samples(clients, c)
+        first, n_rows = client_rows(clients, c)
         w, q = W[c], rows[first : first + n_rows]
         for i in range(n):
             order[i] = i
@@ -63,7 +64,7 @@ def _train_kernel(
                 here = order[low:]
                 for j in range(b):
                     yb[j] = label[here[j]]
-                # dL/dw = sum_j s_j q_j and dL/db = sum_j s_j, the items as they are.
+                # dL/dw = sum_j s_j q_j and dL/db = sum_j s_j, with the items before their step.
                 _logits(here, row, q, w, biases[c], zb, b)
                 logistic_batch(zb, yb, sb, bits, b)
                 gw[:] = np.float32(0.0)
@@ -76,7 +77,7 @@ def _train_kernel(
                 for k in range(D):
                     w[k] -= score_rate * gw[k]
                 biases[c] -= score_rate * gb
-                # dL/dq_j = s_j w, the score function as it now is.
+                # dL/dq_j = s_j w, with the score function after its step.
                 _logits(here, row, q, w, biases[c], zb, b)
                 total += logistic_batch(zb, yb, sb, bits, b)
                 for k in range(D):
@@ -85,7 +86,7 @@ def _train_kernel(
                     qj = q[row[here[j]]]
                     for k in range(D):
                         qj[k] -= sb[j] * step[k]
-            if settled(clients, c, epoch, total / (n * (epoch + 1))):
+            if has_converged(clients, c, epoch, total / (n * (epoch + 1))):
                 break
 
 
@@ -100,7 +101,7 @@ def train_score_function(
     score_rate: float,
     row_rate: float,
 ) -> Float64:
-    """Train each client's affine function and its touched ``rows``, all in place; mean losses."""
+    """Train each client's score function and its touched ``rows`` in place; return mean losses."""
     rates = (score_rate, row_rate)
     return run_clients(
         _train_kernel, cohort, samples, purpose, schedule, weight, bias, rows, *rates

@@ -1,7 +1,7 @@
-"""How clients run, apart from what they compute: blocks of similar work on a pool of threads.
+"""Run a kernel on blocks of clients of similar total work, on a pool of threads.
 
-Kernels release the interpreter lock and write only to their own clients' slots, so the number of
-threads and the cut into blocks change the time a round takes and nothing else.
+Kernels release the interpreter lock and write only to the slots of their own clients, so the number
+of threads and the division into blocks change how long a round takes and nothing else.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from unskew.types import Int64
 _BLOCKS_PER_THREAD = 8
 
 
-class _Thread(threading.local):
-    """What this thread has said of itself."""
-
+class _ThreadSettings(threading.local):
     alone = False
+    """Whether kernels called from this thread run in it instead of on the pool."""
 
 
-_thread = _Thread()
+_this_thread = _ThreadSettings()
 
 
 def work_alone() -> None:
-    """From now on, blocks asked for by this thread run in it, one after another: for threads that
-    themselves share the cores among them."""
-    _thread.alone = True
+    """From now on, run blocks asked for by this thread in it, one after another.
+
+    For threads that already share the cores among themselves.
+    """
+    _this_thread.alone = True
 
 
-def _cores() -> int:
-    """Those this process may use, where the system tells."""
+def _available_cores() -> int:
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -42,11 +43,11 @@ def _cores() -> int:
 
 class _Pool:
     def __init__(self) -> None:
-        self.threads = _cores()
+        self.threads = _available_cores()
         self.executor: ThreadPoolExecutor | None = None
 
     def run(self, function: Callable[[Int64], object], blocks: list[Int64]) -> None:
-        if self.threads == 1 or _thread.alone or len(blocks) == 1:
+        if self.threads == 1 or _this_thread.alone or len(blocks) == 1:
             for block in blocks:
                 function(block)
             return
@@ -60,28 +61,29 @@ _pool = _Pool()
 
 
 def set_threads(threads: int) -> None:
-    """Use this many threads from now on (0: as many as there are cores)."""
+    """Use this many threads from now on (0: one per core)."""
     if _pool.executor is not None:
         _pool.executor.shutdown()
         _pool.executor = None
-    _pool.threads = threads or _cores()
+    _pool.threads = threads or _available_cores()
 
 
 def get_threads() -> int:
+    """The number of threads kernels run on."""
     return _pool.threads
 
 
 def for_each_block(work: Int64, function: Callable[[Int64], object]) -> None:
     """Call ``function`` on blocks of client numbers that together cover ``range(len(work))``.
 
-    Clients are ordered by falling ``work`` and cut once the running total has reached equal shares,
-    so the heaviest start first, one heavier than a share runs alone, and the last blocks are light.
+    Clients are sorted by decreasing ``work`` and cut into blocks of about equal total work, so the
+    heaviest clients start first and the last blocks are light.
     """
     if len(work) == 0:
         return
     order = np.argsort(-work, kind="stable")
     total = np.cumsum(work[order] + 1)
-    threads = 1 if _thread.alone else _pool.threads
+    threads = 1 if _this_thread.alone else _pool.threads
     pieces = min(len(work), threads * _BLOCKS_PER_THREAD)
     shares = total[-1] * np.arange(1, pieces) // pieces
     cuts = np.searchsorted(total, shares) + 1
@@ -90,5 +92,5 @@ def for_each_block(work: Int64, function: Callable[[Int64], object]) -> None:
 
 
 def in_parallel(n: int, kernel: Callable[..., None], *arguments: object) -> None:
-    """Call ``kernel`` on blocks that together cover ``range(n)``, whose work is alike."""
+    """Call ``kernel`` on blocks that together cover ``range(n)``, each entry the same work."""
     for_each_block(np.ones(n, np.int64), lambda block: kernel(block, *arguments))

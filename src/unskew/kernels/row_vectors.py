@@ -1,5 +1,5 @@
-"""Vector code written as such (see ``_vectors``), for the loops that visit some rows of a table:
-scores of samples, the pull on what is scored against them, and products with rows of another."""
+"""Vector code written out in LLVM (see ``vectors``) for loops over some rows of a table: scores of
+samples, their weighted sum, and products with rows of another table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba.core.cgutils import alloca_once_value, for_range, for_range_slice, un
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from unskew.kernels._vectors import LANES, fused_vectors
+from unskew.kernels.vectors import LANES, fused_vectors
 
 
 class _RowWalk:

@@ -1,12 +1,12 @@
-"""Item tables and the sparse rows clients hold of them: gather, lay over, merge, sum, score."""
+"""Item tables and the sparse rows clients hold of them: gather, overlay, merge, sum and score."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._parallel import for_each_block
-from unskew.kernels._vectors import inner
+from unskew.kernels.parallel import for_each_block, in_parallel
+from unskew.kernels.vectors import inner
 from unskew.types import Float32, Float64, Int32, Int64, Ragged, Rows, Upload, UploadSum
 
 
@@ -41,7 +41,7 @@ def _overlay(
     for c in block:
         s, s_end = s_indptr[c], s_indptr[c + 1]
         j, j_end = indptr[c], indptr[c + 1]
-        # Which list goes on next is a toss-up: steps of 0 or 1 instead of branches nobody foresees.
+        # Steps of 0 or 1 instead of branches, which the processor could not predict.
         while s < s_end and j < j_end:
             x, y = s_items[s], items[j]
             if x == y:
@@ -150,14 +150,14 @@ def gather(table: Float32, touched: Ragged) -> Float32:
 
 
 def difference(rows: Rows, table: Float32) -> Rows:
-    """The same rows as differences from ``table``: what an upload consists of."""
+    """The rows minus those of ``table``: the content of an upload."""
     out = np.empty_like(rows.values)
     for_each_block(np.diff(rows.indptr), lambda block: _difference(block, *rows, table, out))
     return rows._replace(values=out)
 
 
 def overlay(base: Float32, touched: Ragged, held: Rows) -> Float32:
-    """``base`` (the touched rows, changed in place) under the rows a client holds itself."""
+    """Overwrite the touched rows in ``base``, in place, where a client holds its own."""
     for_each_block(
         touched.counts(), lambda block: _overlay(block, touched.indptr, touched.items, *held, base)
     )
@@ -165,7 +165,7 @@ def overlay(base: Float32, touched: Ragged, held: Rows) -> Float32:
 
 
 def merge(held: Rows, new: Rows) -> Rows:
-    """What a client holds after a round: its rows, with the new ones added or in their place."""
+    """The rows a client holds with the new ones added; a new row replaces the old one."""
     counts = np.empty(len(held.indptr) - 1, np.int64)
     _count_union(held.indptr, held.items, new.indptr, new.items, counts)
     indptr = np.concatenate(([0], np.cumsum(counts)))
@@ -176,7 +176,7 @@ def merge(held: Rows, new: Rows) -> Rows:
 
 
 def empty_sum(n_items: int, upload: Upload) -> UploadSum:
-    """A sum of nothing, in the shape of ``upload``."""
+    """A sum of no uploads, in the shape of ``upload``."""
     rows = np.zeros((n_items, upload.rows.values.shape[1]))
     return UploadSum(rows, np.zeros(upload.dense.shape[1]), 0.0, 0)
 
@@ -184,8 +184,8 @@ def empty_sum(n_items: int, upload: Upload) -> UploadSum:
 def fold(total: UploadSum, upload: Upload) -> UploadSum:
     """Add the clients' weighted uploads, one after another in cohort order.
 
-    The order, and so every rounding, is the same however the cohort is cut into chunks. ``total``'s
-    arrays are changed in place.
+    The order, and with it every rounding, does not depend on the chunks. The arrays of ``total``
+    are changed in place.
     """
     _fold(*upload.rows, upload.weight, total.rows)
     if upload.dense.shape[1]:
@@ -198,22 +198,20 @@ def fold(total: UploadSum, upload: Upload) -> UploadSum:
 
 
 def score_table(vectors: Float32, table: Float32) -> Float32:
-    """Every item's inner product with each client's vector."""
+    """Inner product of each client's vector with every item."""
     scores = np.empty((len(vectors), len(table)), np.float32)
     columns = np.ascontiguousarray(table.T)
-    for_each_block(
-        np.ones(len(vectors), np.int64), lambda block: _score_table(block, vectors, columns, scores)
-    )
+    in_parallel(len(vectors), _score_table, vectors, columns, scores)
     return scores
 
 
 def replace_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
-    """Score anew, in place, the items whose rows a client holds itself."""
+    """Replace, in place, the scores of items whose rows a client holds itself."""
     counts = np.diff(held.indptr)
     for_each_block(counts, lambda block: _score_rows(block, vectors, *held, True, scores))
 
 
 def add_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
-    """Add, in place, what a client's own additive rows contribute."""
+    """Add, in place, the inner products with a client's own additive rows."""
     counts = np.diff(held.indptr)
     for_each_block(counts, lambda block: _score_rows(block, vectors, *held, False, scores))

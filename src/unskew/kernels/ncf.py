@@ -1,7 +1,7 @@
-"""A small multilayer perceptron on pairs of embeddings: forward, backward, epochs, user gradients.
+"""NCF's perceptron on pairs of embeddings: forward, backward, epochs, user gradients and scores.
 
 Samples lie as columns, a few hundred at a time, so every inner loop runs over samples whatever the
-layers' widths. All weights are one flat vector, cut by :class:`Shape`.
+widths of the layers. All weights are one flat vector, split by :class:`Shape`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._arithmetic import logistic_batch
-from unskew.kernels._parallel import for_each_block
 from unskew.kernels._sampling import Samples, draw_samples
-from unskew.kernels._steps import add_scaled
-from unskew.kernels._vectors import inner
+from unskew.kernels.arithmetic import add_scaled, logistic_batch
 from unskew.kernels.central import Table, adam, epoch_order, sample_items, sample_users
+from unskew.kernels.parallel import for_each_block
+from unskew.kernels.vectors import inner
 from unskew.types import Cohort, Float32, Int32, Int64
 
 _COLUMNS = 256
+"""Samples that go through the network together."""
 
 
 class Shape(NamedTuple):
@@ -72,8 +72,8 @@ def _dense_back(
 
 
 @jit
-def _switch_off(d: Float32, activation: Float32, n: int) -> None:
-    """The rectifier's derivative: no gradient where it was at zero."""
+def _mask_inactive(d: Float32, activation: Float32, n: int) -> None:
+    """Set the gradient to zero where the rectifier's output is zero."""
     for h in range(d.shape[0]):
         for j in range(n):
             d[h, j] = d[h, j] if activation[h, j] > 0 else np.float32(0.0)
@@ -109,8 +109,8 @@ def _forward_backward(
     n: int,
     share: float,
 ) -> float:
-    """The summed loss of ``n`` columns of ``x``; ``share`` times the gradient of their mean, added
-    to ``g`` for the weights and written to ``dx`` for the input."""
+    """Summed loss of ``n`` columns of ``x``; ``share`` times the gradient of their mean is added to
+    ``g`` for the weights and written to ``dx`` for the input."""
     width = x.shape[0]
     W1, b1, W2, b2, W3, b3 = _parts(w, first, second, width)
     gW1, gb1, gW2, gb2, gW3, gb3 = _parts(g, first, second, width)
@@ -128,9 +128,9 @@ def _forward_backward(
     for j in range(n):
         s[0, j] *= np.float32(share)
     _dense_back(W3, h2, s, gW3, gb3, d2, n)
-    _switch_off(d2, h2, n)
+    _mask_inactive(d2, h2, n)
     _dense_back(W2, h1, d2, gW2, gb2, d1, n)
-    _switch_off(d1, h1, n)
+    _mask_inactive(d1, h1, n)
     _dense_back(W1, x, d1, gW1, gb1, dx, n)
     return loss
 
@@ -200,7 +200,8 @@ def train_perceptron(
     decay: float,
     t: int,
 ) -> tuple[float, int]:
-    """An epoch over users, items and weights, all changed in place: mean loss, next step count."""
+    """One epoch over users, items and weights in place; returns the mean loss and the next step
+    count."""
     samples = draw_samples(cohort, negatives)
     order = epoch_order(len(samples.row), cohort)
     data = (order, sample_users(samples), sample_items(samples), samples.label)
@@ -245,7 +246,7 @@ def _user_gradient(
 def perceptron_user_gradient(
     samples: Samples, P: Float32, Q: Float32, w: Float32, shape: Shape
 ) -> Float32:
-    """Each user's dL/dp for the mean BCE over its own samples, all else frozen."""
+    """dL/dp of each user for the mean loss over its own samples, with all else frozen."""
     g, item = np.zeros_like(P), sample_items(samples)
     data = (samples.indptr, item, samples.label)
     for_each_block(samples.counts(), lambda block: _user_gradient(block, *data, P, Q, w, *shape, g))
@@ -273,7 +274,7 @@ def _scores(
 
 
 def perceptron_scores(P: Float32, Q: Float32, w: Float32, shape: Shape) -> Float32:
-    """Every item's logit for each user. The items' share of the first layer is computed once."""
+    """Logit of every item for each user. The items' part of the first layer is computed once."""
     scores = np.empty((len(P), len(Q)), np.float32)
     columns = np.ascontiguousarray(Q.T)
     for_each_block(

@@ -1,4 +1,4 @@
-"""A small MLP on a user and an item embedding: its layout, a batch forward and back.
+"""A small perceptron on a user and an item embedding: gradients, FedNCF's trainer, and scores.
 
 The network is 2d -> d -> d/2 -> 1 with ReLU between. Its weights lie in one vector per client, in
 the order in which torch lists them: W1 (d x 2d, user part first in each row), b1, W2, b2, W3, b3.
@@ -7,7 +7,7 @@ On one device the user embedding p is one vector, so the first layer is
     W1 [p; q] + b1 = W_q q + (W_p p + b1),
 
 whose bracket is computed once per batch. A batch lies as columns, one contiguous run per unit, so
-that every inner loop runs over its samples and becomes full vectors.
+that every inner loop runs over its samples.
 """
 
 from __future__ import annotations
@@ -17,16 +17,30 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._arithmetic import logistic_batch
-from unskew.kernels._steps import add_scaled
-from unskew.kernels._vectors import inner
-from unskew.types import Float32, Int32
+from unskew.kernels._sampling import Samples
+from unskew.kernels.adam import adam_step
+from unskew.kernels.arithmetic import add_scaled, logistic_batch
+from unskew.kernels.batches import (
+    Clients,
+    Schedule,
+    batch_buffers,
+    client_rows,
+    client_samples,
+    has_converged,
+    run_clients,
+    shuffle,
+)
+from unskew.kernels.parallel import in_parallel
+from unskew.kernels.vectors import inner
+from unskew.types import Cohort, Float32, Float64, Int32, Int64, Rows
 
+_ITEMS_PER_PASS = 256
+"""Items scored together."""
 _zero = np.float32(0.0)
 
 
 def mlp_layers(dim: int) -> tuple[tuple[int, int], ...]:
-    """(inputs, outputs) of each layer for embeddings of size ``dim``."""
+    """Inputs and outputs of each layer for embeddings of size ``dim``."""
     return ((2 * dim, dim), (dim, dim // 2), (dim // 2, 1))
 
 
@@ -49,7 +63,7 @@ def _add_four(
 
 @jit
 def _combine(out: Float32, start: float, c: Float32, x: Float32, n: int) -> None:
-    """out_j = start + sum_k c_k x_kj, four rows for each journey of ``out``."""
+    """out_j = start + sum_k c_k x_kj, four rows per pass over ``out``."""
     for j in range(n):
         out[j] = start
     size = len(c)
@@ -104,7 +118,7 @@ def _backward(
     dx: Float32,
     n: int,
 ) -> None:
-    """Gradients of weights, user and items from ``s`` = dL/dz; ``h2`` is consumed.
+    """Gradients of weights, user and items from ``s`` = dL/dz; ``h2`` is overwritten.
 
     ``g`` is laid out as ``w``, the columns of ``dx`` belong to the samples.
     """
@@ -144,7 +158,7 @@ def _backward(
 
 
 class Layers(NamedTuple):
-    """Room for a batch's activations and their slopes, and for the slopes of the weights and p."""
+    """A batch's activations and their gradients, and the gradients of the weights and of p."""
 
     ones: Float32
     x: Float32
@@ -188,8 +202,11 @@ def mlp_batch(
     bits: Int32,
     b: int,
 ) -> float:
-    """The summed loss of the batch's first ``b`` samples; its slopes by the weights and p into
-    ``layers``, by the flat rows ``q`` added to ``g``."""
+    """Summed loss of the batch's first ``b`` samples.
+
+    The gradients of the weights and of p are written to ``layers``; those of the flat rows ``q``
+    are added to ``g``.
+    """
     D = len(p)
     ones, x, dx, h1, d1, h2, column, gw, gp = layers
     for j in range(b):
@@ -205,3 +222,107 @@ def mlp_batch(
         for k in range(D):
             g[at + k] += dx[k, j]
     return loss
+
+
+@jit
+def _train_kernel(
+    clients: Clients,
+    P: Float32,
+    rows: Float32,
+    weights: Float32,
+    lr_user: float,
+    lr_rows: float,
+    lr_weights: float,
+) -> None:
+    D, size = P.shape[1], weights.shape[1]
+    batch, max_rows = clients.batch, clients.max_rows
+    order, zb, yb, sb, bits = batch_buffers(clients)
+    layers = layer_buffers(D, size, batch)
+    mw = np.zeros(size, np.float32)
+    vw = np.zeros(size, np.float32)
+    mp = np.zeros(D, np.float32)
+    vp = np.zeros(D, np.float32)
+    g = np.zeros(max_rows * D, np.float32)
+    m = np.zeros(max_rows * D, np.float32)
+    v = np.zeros(max_rows * D, np.float32)
+    for c in clients.block:
+        row, label, n, key = client_samples(clients, c)
+        first, n_rows = client_rows(clients, c)
+        p, w = P[c], weights[c]
+        q = rows[first : first + n_rows].reshape(n_rows * D)
+        mw[:] = _zero
+        vw[:] = _zero
+        mp[:] = _zero
+        vp[:] = _zero
+        m[: n_rows * D] = _zero
+        v[: n_rows * D] = _zero
+        for i in range(n):
+            order[i] = i
+        counter, t, total = 0, 0, 0.0
+        for epoch in range(clients.epochs):
+            counter = shuffle(order, n, key, counter)
+            for low in range(0, n, batch):
+                b = min(batch, n - low)
+                total += mlp_batch(w, p, q, row, label, order[low:], layers, g, zb, yb, sb, bits, b)
+                t += 1
+                adam_step(w, mw, vw, layers.gw, size, lr_weights, t)
+                adam_step(p, mp, vp, layers.gp, D, lr_user, t)
+                adam_step(q, m, v, g, n_rows * D, lr_rows, t)
+            if has_converged(clients, c, epoch, total / (n * (epoch + 1))):
+                break
+
+
+@jit
+def _score_kernel(
+    block: Int64,
+    max_items: int,
+    table: Float32,
+    P: Float32,
+    weights: Float32,
+    h_indptr: Int64,
+    h_items: Int32,
+    h_values: Float32,
+    scores: Float32,
+) -> None:
+    D, n_items = P.shape[1], len(table)
+    x = np.empty((D, max_items), np.float32)
+    h1 = np.empty((D, max_items), np.float32)
+    h2 = np.empty((D // 2, max_items), np.float32)
+    for c in block:
+        held, held_end = h_indptr[c], h_indptr[c + 1]
+        for low in range(0, n_items, max_items):
+            n = min(max_items, n_items - low)
+            for j in range(n):
+                if held < held_end and h_items[held] == low + j:
+                    for k in range(D):
+                        x[k, j] = h_values[held, k]
+                    held += 1
+                else:
+                    for k in range(D):
+                        x[k, j] = table[low + j, k]
+            forward(weights[c], P[c], x, h1, h2, scores[c, low : low + n], n)
+
+
+def train_mlp(
+    cohort: Cohort,
+    samples: Samples,
+    schedule: Schedule,
+    purpose: int,
+    p: Float32,
+    rows: Float32,
+    weights: Float32,
+    user_rate: float,
+    row_rate: float,
+    weight_rate: float,
+) -> Float64:
+    """Train ``p``, the touched ``rows`` and the networks' ``weights`` in place by Adam; return
+    mean losses."""
+    rates = (user_rate, row_rate, weight_rate)
+    return run_clients(_train_kernel, cohort, samples, purpose, schedule, p, rows, weights, *rates)
+
+
+def score_mlp(table: Float32, p: Float32, weights: Float32, held: Rows) -> Float32:
+    """Logit of every item for each client, with the client's own rows where it holds some."""
+    scores = np.empty((len(p), len(table)), np.float32)
+    in_parallel(len(p), _score_kernel, _ITEMS_PER_PASS, table, p, weights, *held, scores)
+    return scores

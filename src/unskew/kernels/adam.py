@@ -1,0 +1,180 @@
+"""Adam as torch.optim.Adam computes it, and a cheaper form for rows against a frozen user vector.
+
+Against a frozen user vector p, a row's gradient is g_i p, so Adam's first moment is mu_i p and its
+second nu_i p^2: two scalars per row instead of two vectors. In a step the row moves, in dimension
+k, by
+
+    lr mu p_k / (|p_k| sqrt(nu) + eps) = sign(p_k) pull / (root + f_k),    f_k = eps / |p_k|,
+
+with pull = lr mu and root = sqrt(nu) the same for all k. Only eps makes the dimensions differ, so
+that the moves of a few of them give those of all others: with some of the f_k as nodes F_n,
+
+    1 / (x + f) = sum_n c_n(f) / (x + F_n)    for x = F_1 ... F_N,
+    c_n(f) = 2 F_n / (f + F_n) prod_{j != n} (F_n + F_j) (f - F_j) / ((f + F_j) (F_n - F_j)),
+
+has a relative error below prod_n |f - F_n| / (f + F_n) at *every* x >= 0. The dimension with the
+largest error becomes the next node until all errors are below :data:`TOLERANCE`, which is what
+float32 leaves of a gradient anyway. Sixteen dimensions need about eight nodes, 64 about a dozen.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unskew.jit import jit
+from unskew.kernels.arithmetic import fused, score_columns, sqrt32
+from unskew.kernels.vectors import move_rows
+from unskew.types import Float32, Float64
+
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+"""torch.optim.Adam's defaults."""
+
+TOLERANCE = 5e-6
+"""Largest relative error of a dimension's step against a frozen user vector."""
+
+_b1, _b2, _eps = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON)
+_c1, _c2 = np.float32(1 - BETA_1), np.float32(1 - BETA_2)
+_MAX_FLOOR = np.float32(1e8)
+"""Stands for eps / 0: large enough that the row does not move, small enough to be squared."""
+_COLUMNS_PER_PASS = 1024
+"""Rows whose moments stay in the nearest cache while all nodes use them."""
+_ROWS_PER_TILE = 64
+"""Rows that stay in the nearest cache while all their dimensions are moved."""
+
+
+@jit
+def corrections(t: int) -> tuple[float, float]:
+    """Bias corrections of Adam's moments at step t: 1 / (1 - beta_1^t), 1 / sqrt(1 - beta_2^t)."""
+    return 1.0 / (1.0 - BETA_1**t), 1.0 / np.sqrt(1.0 - BETA_2**t)
+
+
+@jit
+def adam_step(x: Float32, m: Float32, v: Float32, g: Float32, n: int, lr: float, t: int) -> None:
+    """One step of Adam on the first ``n`` entries; ``g`` is set to zero."""
+    step = np.float32(lr / (1.0 - BETA_1**t))
+    unbias = np.float32(1.0 / np.sqrt(1.0 - BETA_2**t))
+    for i in range(n):
+        m[i] = _b1 * m[i] + _c1 * g[i]
+        v[i] = _b2 * v[i] + _c2 * g[i] * g[i]
+        x[i] -= step * m[i] / (sqrt32(v[i]) * unbias + _eps)
+        g[i] = np.float32(0.0)
+
+
+@jit
+def moments_step(
+    u: Float32, m: Float32, v: Float32, g: Float32, gk: float, n: int, lr: float, t: int
+) -> None:
+    """Update Adam's moments for the gradient g gk and write the step to subtract into ``u``."""
+    step = np.float32(lr / (1.0 - BETA_1**t))
+    unbias = np.float32(1.0 / np.sqrt(1.0 - BETA_2**t))
+    for i in range(n):
+        gi = g[i] * gk
+        mi = _b1 * m[i] + _c1 * gi
+        vi = _b2 * v[i] + _c2 * gi * gi
+        m[i] = mi
+        v[i] = vi
+        u[i] = step * mi / (sqrt32(vi) * unbias + _eps)
+
+
+@jit
+def descend(
+    x: Float32, m: Float32, v: Float32, g: Float32, gk: float, n: int, rate: float, unbias: float
+) -> None:
+    """One step of Adam on the first ``n`` entries of x for the gradient g gk.
+
+    ``rate`` includes the first of the :func:`corrections`; ``unbias`` is the second.
+    """
+    factor, step, unbiased = np.float32(gk), np.float32(rate), np.float32(unbias)
+    for i in range(n):
+        gi = g[i] * factor
+        mi = fused(_b1, m[i], _c1 * gi)
+        vi = fused(_b2, v[i], _c2 * gi * gi)
+        m[i] = mi
+        v[i] = vi
+        x[i] -= step * mi / fused(sqrt32(vi), unbiased, _eps)
+
+
+@jit
+def choose_nodes(
+    p: Float32, apart: Float64, gap: Float64, floor: Float32, weight: Float32, mixing: Float32
+) -> int:
+    """Choose dimensions as nodes and return their number.
+
+    ``floor`` receives the F_n, ``mixing[k, n]`` the factor from node n's move to dimension k's
+    (with its sign), and ``weight[n]`` the factor to the change of p.q. ``apart`` (filled with
+    (f_k - F_n) / (f_k + F_n)) and ``gap`` are scratch. Every array has room for all dimensions.
+    """
+    D, n = len(p), 0
+    for k in range(D):
+        gap[k] = 1.0
+    worst = np.argmin(np.abs(p))
+    while gap[worst] > TOLERANCE or (n % 2 == 1 and gap[worst] > 0.0):  # an even number of nodes
+        F = float(_floor(p[worst]))
+        for k in range(D):
+            f = float(_floor(p[k]))
+            apart[k, n] = (f - F) / (f + F)
+            gap[k] *= abs(apart[k, n])
+        floor[n] = F
+        n += 1
+        worst = np.argmax(gap)
+    for i in range(n):
+        F, scale, total = float(floor[i]), 2.0, 0.0
+        for j in range(n):
+            if j != i:
+                scale *= (F + floor[j]) / (F - floor[j])
+        for k in range(D):
+            c = scale * F / (_floor(p[k]) + F)
+            for j in range(n):
+                if j != i:
+                    c *= apart[k, j]
+            total += abs(p[k]) * c
+            mixing[k, i] = np.sign(p[k]) * c
+        weight[i] = total
+    return n
+
+
+@jit
+def _floor(pk: np.float32) -> np.float32:
+    return min(_eps / abs(pk), _MAX_FLOOR)
+
+
+@jit
+def frozen_user_step(
+    moved: Float32,
+    z: Float32,
+    g: Float32,
+    mu: Float32,
+    nu: Float32,
+    pull: Float32,
+    weight: Float32,
+    floor: Float32,
+    n: int,
+    lr: float,
+    t: int,
+) -> None:
+    """One step on ``n`` rows: subtract the nodes' moves from ``moved`` and update the logits
+    z_i = p.q_i without a new product. ``g`` is set to zero."""
+    scale, unbias_64 = corrections(t)
+    step, unbias = np.float32(lr * scale), np.float32(unbias_64)
+    for i in range(n):
+        mu[i] = fused(_b1, mu[i], _c1 * g[i])
+        nu[i] = fused(_b2, nu[i], _c2 * g[i] * g[i])
+        pull[i] = step * mu[i]
+        g[i] = sqrt32(nu[i]) * unbias
+    for first in range(0, n, _COLUMNS_PER_PASS):
+        move_rows(moved, z, pull, g, weight, floor, first, min(_COLUMNS_PER_PASS, n - first))
+    for i in range(n):
+        g[i] = np.float32(0.0)
+
+
+@jit
+def add_moves(
+    rows: Float32, first: int, n: int, moved: Float32, mixing: Float32, along: Float32
+) -> None:
+    """Add to the client's ``n`` rows what the nodes have moved; ``along`` is scratch."""
+    for low in range(0, n, _ROWS_PER_TILE):
+        some = min(_ROWS_PER_TILE, n - low)
+        for k in range(rows.shape[1]):
+            score_columns(along, moved, mixing[k], some, low)
+            for i in range(some):
+                rows[first + low + i, k] += along[i]

@@ -1,0 +1,159 @@
+"""pFedGraph's server and what its clients keep: compare all updates, weigh them, and mix them.
+
+Comparing and mixing are products of matrices with one row per client. They are cut into tiles of
+columns that stay in the cache, and every sum runs in one fixed order, whatever the number of
+threads. A client's mixing weights are the exact Euclidean projection onto the probability simplex.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unskew.jit import jit
+from unskew.kernels.packing import Packed, unpack
+from unskew.kernels.parallel import for_each_block
+from unskew.kernels.tables import gather
+from unskew.kernels.vectors import inner
+from unskew.rng import stream, value
+from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Rows
+
+_TILE_COLUMNS = 1024
+"""Columns of all updates worked on together."""
+
+
+@jit
+def _scatter(block: Int64, indptr: Int64, items: Int32, values: Float32, out: Float32) -> None:
+    width = values.shape[1]
+    for c in block:
+        for j in range(indptr[c], indptr[c + 1]):
+            for k in range(width):
+                out[c, items[j] * width + k] = values[j, k]
+
+
+@jit
+def _gram(block: Int64, tile: int, x: Float32, out: Float64) -> None:
+    size = x.shape[1]
+    for low in range(0, size, tile):
+        n = min(tile, size - low)
+        for i in block:
+            mine = x[i, low : low + n]
+            for j in range(i + 1):
+                out[i, j] += inner(mine, x[j, low : low + n], n)
+
+
+@jit
+def _mix(block: Int64, tile: int, weights: Float32, x: Float32, out: Float32) -> None:
+    size = x.shape[1]
+    for low in range(0, size, tile):
+        n = min(tile, size - low)
+        for i in block:
+            mine = out[i, low : low + n]
+            mine[:] = 0.0
+            for j in range(x.shape[0]):
+                w = weights[i, j]
+                if w != 0.0:
+                    other = x[j, low : low + n]
+                    for k in range(n):
+                        mine[k] += w * other[k]
+
+
+def dense_tables(rows: Rows, n_items: int) -> Float32:
+    """The clients' rows as flat tables, one per client, zero elsewhere."""
+    counts = np.diff(rows.indptr)
+    out = np.zeros((len(counts), n_items * rows.values.shape[1]), np.float32)
+    for_each_block(counts, lambda block: _scatter(block, *rows, out))
+    return out
+
+
+def gram(x: Float32) -> Float64:
+    """Inner products of all pairs of rows of ``x``."""
+    out = np.zeros((len(x), len(x)))
+    for_each_block(np.arange(1, len(x) + 1), lambda block: _gram(block, _TILE_COLUMNS, x, out))
+    lower = np.tril(out, -1)
+    return out + lower.T
+
+
+def mix(weights: Float32, x: Float32) -> Float32:
+    """sum_j weights_ij x_j for each row i of the weights."""
+    out = np.empty((len(weights), x.shape[1]), np.float32)
+    work = np.count_nonzero(weights, axis=1)
+    for_each_block(work, lambda block: _mix(block, _TILE_COLUMNS, weights, x, out))
+    return out
+
+
+def bernoulli_draws(seed: int, round: int, users: Int64, purpose: int, share: float) -> Bool:
+    """Independent Bernoulli(``share``) draw for each user."""
+    bits = [value(np.uint64(stream(seed, round, user, purpose)), 0) for user in users]
+    return np.array([int(draw) < share * 2.0**64 for draw in bits], np.bool_)
+
+
+def positions(users: Int64, known: Int64) -> Int64:
+    """Position of each user in ``known``; -1 for users that are not in it."""
+    where = {user: place for place, user in enumerate(known.tolist())}
+    return np.array([where.get(user, -1) for user in users.tolist()], np.int64)
+
+
+def replace_tables(held: Rows, place: Int64, given: Packed, start: Float32) -> Rows:
+    """The rows clients hold, replaced by the whole table ``start`` + ``given[place]`` for clients
+    whose place is not -1."""
+    every, size = np.arange(len(start), dtype=np.int32), start.size
+    items, values = [held.items[:0]], [held.values[:0]]
+    for c in range(len(place)):
+        run = slice(held.indptr[c], held.indptr[c + 1])
+        if place[c] < 0:
+            items.append(held.items[run])
+            values.append(held.values[run])
+        else:
+            items.append(every)
+            values.append(start + unpack(given, place[c : c + 1], 0, size).reshape(start.shape))
+    indptr = np.cumsum([len(part) for part in items])
+    return Rows(indptr.astype(np.int64), np.concatenate(items), np.concatenate(values))
+
+
+def sent_differences(held: Rows, sends: Bool, start: Float32) -> Rows:
+    """Rows minus those of ``start`` for clients that send, no rows for the others."""
+    counts = np.diff(held.indptr)
+    kept = np.repeat(sends, counts)
+    indptr, items = np.concatenate(([0], np.cumsum(counts * sends))), held.items[kept]
+    return Rows(indptr, items, held.values[kept] - gather(start, Ragged(indptr, items)))
+
+
+def select_senders(rows: Rows, sends: Bool) -> Rows:
+    """The rows of the clients that send, without the other clients."""
+    counts = np.diff(rows.indptr)
+    kept = np.repeat(sends, counts)
+    indptr = np.concatenate(([0], np.cumsum(counts[sends])))
+    if kept.all():  # the tables of a round are large: avoid a copy
+        return Rows(indptr, rows.items, rows.values)
+    return Rows(indptr, rows.items[kept], rows.values[kept])
+
+
+@jit
+def _project(block: Int64, points: Float64, out: Float64) -> None:
+    n = points.shape[1]
+    for c in block:
+        v = points[c]
+        kept, threshold = n + 1, -np.inf
+        while True:
+            total, above = 0.0, 0
+            for j in range(n):
+                if v[j] > threshold:
+                    total += v[j]
+                    above += 1
+            if above == kept or above == 0:
+                break
+            kept, threshold = above, (total - 1.0) / above
+        for j in range(n):
+            out[c, j] = max(v[j] - threshold, 0.0)
+
+
+def project_on_simplex(points: Float64) -> Float64:
+    """For each row, the nearest x with x >= 0 and sum x = 1 (Michelot 1986).
+
+    x = max(v - t, 0) with the threshold t that makes the sum 1. Starting with all entries, t is set
+    so that the entries above it sum to 1; it only rises, and stops once no entry drops out.
+    """
+    out = np.empty_like(points)
+    work = np.full(len(points), points.shape[1], np.int64)
+    for_each_block(work, lambda block: _project(block, points, out))
+    return out
