@@ -30,31 +30,24 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
 TOP = Path(__file__).parents[1]
-ROOMS: dict[str, tuple[list[str], list[str]]] = {
-    "deploy": (
-        [f"src/unskew/deploy/{name}.py" for name in ("_wire", "_replies", "_robust")],
-        ["tests/deploy/test_deploy_uploads.py", "tests/deploy/test_deploy_trust.py"],
-    ),
-    "engine": (
-        ["src/unskew/engine", "src/unskew/files.py"],
-        ["tests/test_files.py", "tests/engine"],
-    ),
-    "evaluation": (["src/unskew/evaluation"], ["tests/evaluation"]),
-    "privacy": (["src/unskew/privacy"], ["tests/privacy"]),
-    "methods": (
-        ["src/unskew/methods/_training.py", "src/unskew/methods/fedrefit.py"],
-        ["tests/methods/test_fedrefit.py", "tests/methods/test_training.py"],
-    ),
+SOURCES: dict[str, list[str]] = {
+    "deploy": ["src/unskew/deploy/messages.py", "src/unskew/deploy/robust.py"],
+    "engine": ["src/unskew/engine", "src/unskew/files.py"],
+    "evaluation": ["src/unskew/evaluation"],
+    "privacy": ["src/unskew/privacy"],
+    "methods": ["src/unskew/methods/_training.py", "src/unskew/methods/fedrefit.py"],
 }
-"""Source files or folders of each room, and the tests that must notice a mistake in them."""
+"""Files or folders of each room to plant mistakes in."""
+TESTS: dict[str, list[str]] = {
+    "deploy": ["tests/deploy/test_deploy_uploads.py", "tests/deploy/test_deploy_trust.py"],
+    "engine": ["tests/test_files.py", "tests/engine"],
+    "evaluation": ["tests/evaluation"],
+    "privacy": ["tests/privacy"],
+    "methods": ["tests/methods/test_shared_training.py", "tests/methods/test_fedrefit.py"],
+}
+"""Tests of each room, which must notice them."""
 COPIED = ("src", "tests", "benchmarks", "pyproject.toml")
-"""Parts of the repository that the tests of the rooms need."""
-
-
-class Mutant(NamedTuple):
-    path: str
-    line: int
-    source: str
+"""Parts of the repository that the tests need."""
 
 
 class Outcome(NamedTuple):
@@ -62,20 +55,27 @@ class Outcome(NamedTuple):
     path: str
     line: int
     outcome: str
-    seconds: float
     diff: str
 
 
 def main() -> int:
-    options = _parse()
+    parser = argparse.ArgumentParser("python -m benchmarks.mutants", description=__doc__)
+    parser.add_argument("--room", action="append", choices=SOURCES, help="default: all")
+    parser.add_argument("--lines", type=int, default=20, help="mutants per room (default 20)")
+    parser.add_argument("--seed", type=int, default=0, help="which lines are drawn (default 0)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="stop after (default 60)")
+    parser.add_argument("--out", type=Path, default=TOP / "runs" / "mutants.json")
+    options = parser.parse_args()
     ends = time.monotonic() + 60 * options.minutes
     outcomes: list[Outcome] = []
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         tree = _copy(Path(scratch) / "tree")
-        for room in options.room or ROOMS:
-            for outcome in _try_room(tree, room, options, ends):
+        for room in options.room or SOURCES:
+            for outcome in _try_room(tree, room, options.lines, options.seed, ends):
                 outcomes.append(outcome)
-                _write(options.out, outcomes)
+                rows = [outcome._asdict() for outcome in outcomes]
+                options.out.write_text(json.dumps(rows, indent=2) + "\n")
     for room in dict.fromkeys(outcome.room for outcome in outcomes):
         tried = [outcome for outcome in outcomes if outcome.room == room]
         killed = sum(outcome.outcome != "survived" for outcome in tried)
@@ -83,43 +83,45 @@ def main() -> int:
     return 0
 
 
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m benchmarks.mutants", description=__doc__)
-    parser.add_argument("--room", action="append", choices=ROOMS, help="default: all; repeatable")
-    parser.add_argument("--lines", type=int, default=20, help="mutants per room (default 20)")
-    parser.add_argument("--seed", type=int, default=0, help="which lines are drawn (default 0)")
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop after (default 60)")
-    parser.add_argument("--out", type=Path, default=TOP / "runs" / "mutants.json")
-    return parser.parse_args()
-
-
-def _try_room(tree: Path, room: str, options: argparse.Namespace, ends: float) -> Iterator[Outcome]:
-    sources, tests = ROOMS[room]
+def _try_room(tree: Path, room: str, n_lines: int, seed: int, ends: float) -> Iterator[Outcome]:
     began = time.monotonic()
-    if not _passes(tree, tests, 3600.0):
+    if not _tests_pass(tree, room, limit=ends - began):
         print((tree.parent / "pytest.log").read_text()[-3000:], file=sys.stderr)
-        sys.exit(f"The tests of {room} fail before any mistake is planted: {' '.join(tests)}")
+        sys.exit(f"The tests of {room} fail before any mistake is planted.")
     limit = 60.0 + 3 * (time.monotonic() - began)
-    for mutant in draw_mutants(sources, options.lines, options.seed):
+    for path, line, mutant in draw_mutants(SOURCES[room], n_lines, seed):
         if time.monotonic() > ends:
-            print(f"{room}: stopped, --minutes {options.minutes:g} are over")
+            print(f"{room}: stopped, the --minutes are over")
             return
-        yield _try(tree, room, mutant, tests, limit)
+        original = (tree / path).read_text()
+        (tree / path).write_text(mutant)
+        try:
+            outcome = "survived" if _tests_pass(tree, room, limit) else "killed"
+        except subprocess.TimeoutExpired:
+            outcome = "timeout"
+        finally:
+            (tree / path).write_text(original)
+        both = original.splitlines(), mutant.splitlines()
+        diff = "\n".join([*difflib.unified_diff(*both, n=0, lineterm="")][3:])
+        print(f"{room}: {outcome:8s} {path}:{line}", flush=True)
+        if outcome == "survived":
+            print(diff, flush=True)
+        yield Outcome(room, path, line, outcome, diff)
 
 
-def draw_mutants(sources: list[str], n_lines: int, seed: int) -> list[Mutant]:
-    """One random mutant on each of ``n_lines`` random lines."""
+def draw_mutants(sources: list[str], n_lines: int, seed: int) -> Iterator[tuple[str, int, str]]:
+    """Path, line and new source of one random mutant on each of ``n_lines`` random lines."""
     by_line: dict[tuple[str, int], list[_Change]] = {}
-    for path in (path for name in sources for path in _files(TOP / name)):
-        for line, change in _changes(path.read_text()):
-            by_line.setdefault((str(path.relative_to(TOP)), line), []).append(change)
+    for source in sources:
+        path = TOP / source
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            for line, change in _changes(file.read_text()):
+                by_line.setdefault((str(file.relative_to(TOP)), line), []).append(change)
     draw = random.Random(seed)
-    lines = draw.sample(sorted(by_line), min(n_lines, len(by_line)))
-    return [Mutant(*line, draw.choice(by_line[line]).code()) for line in lines]
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    for place in draw.sample(sorted(by_line), min(n_lines, len(by_line))):
+        module, node, changed = draw.choice(by_line[place])
+        mutant: Any = module.deep_replace(node, changed)
+        yield *place, mutant.code
 
 
 class _Change(NamedTuple):
@@ -128,10 +130,6 @@ class _Change(NamedTuple):
     module: cst.Module
     node: cst.CSTNode
     changed: Any
-
-    def code(self) -> str:
-        changed: cst.Module = self.module.deep_replace(self.node, self.changed)
-        return changed.code
 
 
 def _changes(source: str) -> Iterator[tuple[int, _Change]]:
@@ -170,39 +168,15 @@ def _replacements(node: cst.CSTNode) -> Iterable[Any]:
             yield from operator(node)
 
 
-def _try(tree: Path, room: str, mutant: Mutant, tests: list[str], limit: float) -> Outcome:
-    path, began = tree / mutant.path, time.monotonic()
-    original = path.read_text()
-    path.write_text(mutant.source)
-    try:
-        outcome = "survived" if _passes(tree, tests, limit) else "killed"
-    except subprocess.TimeoutExpired:
-        outcome = "timeout"
-    finally:
-        path.write_text(original)
-    lines = (text.splitlines() for text in (original, mutant.source))
-    diff = "\n".join([*difflib.unified_diff(*lines, n=0, lineterm="")][3:])
-    print(f"{room}: {outcome:8s} {mutant.path}:{mutant.line}", flush=True)
-    if outcome == "survived":
-        print(diff, flush=True)
-    return Outcome(room, mutant.path, mutant.line, outcome, time.monotonic() - began, diff)
-
-
-def _passes(tree: Path, tests: list[str], limit: float) -> bool:
-    """Whether the tests pass; they and all they started are ended after ``limit`` seconds."""
-    words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+def _tests_pass(tree: Path, room: str, limit: float) -> bool:
+    """Run the tests of a room; they and all they started are ended after ``limit`` seconds."""
+    words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *TESTS[room]]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     # The cache is named by the kernels' sources (unskew.jit): a mutant never meets stale code.
     environment["NUMBA_CACHE_DIR"] = str(tree.parent / "numba")
     with (tree.parent / "pytest.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=tree,
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        how: Any = {"cwd": tree, "env": environment, "stdout": log, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen([sys.executable, *words], start_new_session=True, **how)
     try:
         return process.wait(limit) == 0
     finally:
@@ -219,12 +193,6 @@ def _copy(tree: Path) -> Path:
         else:
             shutil.copy(TOP / name, tree / name)
     return tree
-
-
-def _write(path: Path, outcomes: list[Outcome]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    value = {"format": "unskew-mutants", "version": 1, "mutants": [o._asdict() for o in outcomes]}
-    path.write_text(json.dumps(value, indent=2) + "\n")
 
 
 if __name__ == "__main__":
