@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from unskew.report import (
+    Cell,
     Chapter,
+    Chart,
     Client,
-    Diagram,
     Exposure,
     Extras,
     Listing,
+    Panel,
     Pick,
     Privacy,
+    Series,
+    Table,
 )
-from unskew.report._extras import Series
 
 METHODS = ("pfedclr", "fedmf", "pfedrec", "gpfedrec", "fedrap", "pfedgraph", "fedncf", "fedmf-af")
 ROUNDS = 12
@@ -102,37 +105,38 @@ def extras(word: str = "") -> Extras:
         for method, ndcg in (("pfedclr", 0.02), (f"unheard-of{word}", 0.03))
         for noise, auc, secure in ((0, 0.99, False), (0.5, 0.8, False), (0, 0.5, True))
     ]
-    table = f"| method | λ | AUC |\n|---|---|---|\n| pfedclr{word} | 0 | 0.99 [0.98, 1.00] |"
+    auc = Cell("0.99", 0.99, "[0.98, 1.00]")
+    table = Table.of(["method", "λ", "AUC"], [[f"pfedclr{word}", 0, auc]])
     series = Series(f"HR@10{word}", "HR@10", [0, 1, 2], [0.1, 0.3, 0.2])
-    bubble = Series("pfedclr", "pfedclr", [1.5], [0.4], joined=False, sizes=[1.0])
-    charts = {
-        f"By rank{word}": [Diagram(f"demo{word}", f"rank r{word}", "HR@10", [series], "124")],
-        "Efficiency": [Diagram("demo", "MB", "HR@10", [bubble])],
-    }
-    chapter = Chapter("rank", f"Rank{word}", f"By the rank `r`{word}.", MARKDOWN + word, charts)
+    bubble = Series("pfedclr", "pfedclr", [1.5], [0.4], "points", sizes=[1.0])
+    sweep = Panel(f"demo{word}", f"rank r{word}", "HR@10", (series,), names=("1", "2", "4"))
+    charts = [
+        Chart(f"By rank{word}", (sweep,)),
+        Chart("Efficiency", (Panel("demo", "MB", "HR@10", (bubble,)),)),
+    ]
+    chapter = Chapter("rank", f"Rank{word}", f"By the rank `r`{word}.", [paper_table(word)], charts)
     return Extras(
         {("pfedclr", "demo"): (0.9989, 0.9225)},
         client,
-        [Privacy("demo", "leak-free", dots, table)],
+        [Privacy("demo", "leak-free", dots, [table])],
         [chapter],
         [f"unskew reproduce rank{word}"],
     )
 
 
-MARKDOWN = """### Protocol `paper`
-
-See [the page](page.md) on **this**.
-
-| data | method | HR@10 |
-|---|---|---|
-| a | first | 0.300 ± 0.010 (0.910) |
-| | second | – (0.500) |
-| b | third | 0.900 |
-| | fourth | 0.0400 |
-
-* Order on a: first, **not** second.
-
-"""
+def paper_table(word: str) -> Table:
+    return Table.of(
+        ["data", "method", "HR@10"],
+        [
+            ["a", "first", Cell.number(0.3, 3, 0.01, 0.91)],
+            ["a", "second", Cell.number(None, 3, published=0.5)],
+            ["b", f"third{word}", Cell.number(0.9, 3)],
+            ["b", "fourth", Cell.number(0.04, 4)],
+        ],
+        f"Protocol `paper`{word}",
+        f"See [the page](page.md) on **this**{word}.",
+        [f"Order on a: first, **not** second{word}."],
+    )
 
 
 def _listing(run: int, hit: int, word: str) -> Listing:

@@ -2,7 +2,7 @@
 
 from unskew.audit.attacks import Shadows, auc_of_one
 from unskew.audit.leak import LeakAudit, LeakVerdict, audit_leak, judge, random_interactions
-from unskew.audit.privacy import audit_privacy, privacy_table, trade_offs
+from unskew.audit.privacy import audit_privacy, privacy_tables, trade_offs
 from unskew.audit.server import CuriousServer
 from unskew.audit.skew import VARIANTS, audit_skew, skew_command
 from unskew.audit.skew_findings import findings, skew_table
@@ -23,7 +23,7 @@ __all__ = [
     "judge",
     "measure",
     "owner_success",
-    "privacy_table",
+    "privacy_tables",
     "random_interactions",
     "skew_command",
     "skew_table",

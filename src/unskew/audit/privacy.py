@@ -22,6 +22,7 @@ from unskew.kernels.fedncf import score_mlp
 from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy
 from unskew.ragged import owners
+from unskew.report import MISSING, Cell, Table
 from unskew.rng import Purpose, generator
 from unskew.runs import OnRound, RunSpec, noise_mechanism, privacy_account, private_uploads
 from unskew.types import (
@@ -245,35 +246,35 @@ SUM_HEADS = (
 )
 
 
-def single_cells(row: Row) -> list[str]:
+def single_cells(row: Row) -> list[Cell]:
     """Figures of a row against single uploads, in the order of ``SINGLE_HEADS``."""
     one, whole = (strongest_attack(row["single_uploads"], span, "auc") for span in SPANS)
     figures = [
-        [_interval_text(found and found[1][name]) for name in ("auc", "precision", "recovered")]
+        [_interval_cell(found and found[1][name]) for name in ("auc", "precision", "recovered")]
         for found in (one, whole)
     ]
-    figures[1].insert(1, whole[0] if whole else "–")
-    quality = f"{row['quality']['best_ndcg@10']:.4f}"
+    figures[1].insert(1, _attack_cell(whole))
+    quality = Cell.number(row["quality"]["best_ndcg@10"])
     return [*_name_cells(row), quality, *figures[0], *figures[1]]
 
 
-def sum_cells(row: Row) -> list[str]:
+def sum_cells(row: Row) -> list[Cell]:
     """Figures of a row against sums, in the order of ``SUM_HEADS``. Personal AUC and AUC are each
     by the attack that has most of it."""
     view = row["secure_aggregation"]
     cells = _name_cells(row)
     for span in SPANS:
         personal, plain = (strongest_attack(view, span, name) for name in ("personal_auc", "auc"))
-        cells.append(_interval_text(personal and personal[1]["personal_auc"]))
+        cells.append(_interval_cell(personal and personal[1]["personal_auc"]))
         if span == SPANS[1]:
-            cells.append(personal[0] if personal else "–")
-            cells.append(_interval_text(personal and personal[1].get("heaviest")))
-        cells.append(_interval_text(plain and plain[1]["auc"]))
+            cells.append(_attack_cell(personal))
+            cells.append(_interval_cell(personal and personal[1].get("heaviest")))
+        cells.append(_interval_cell(plain and plain[1]["auc"]))
     rare = view.get("rare_items", {})
-    return [*cells, *(_interval_text(rare.get(name)) for name in ("auc", "precision"))]
+    return [*cells, *(_interval_cell(rare.get(name)) for name in ("auc", "precision"))]
 
 
-def _name_cells(row: Row) -> list[str]:
+def _name_cells(row: Row) -> list[Cell]:
     """Method and noise, with kind and clip of the noise where there is a clip."""
     name = row["method"] + (", full cohort" if row["participation"] == 1.0 else "")
     noise, account = f"{row['noise']:.3g}", row.get("privacy", {})
@@ -281,29 +282,29 @@ def _name_cells(row: Row) -> list[str]:
         noise += f", items of {account['least_users']:g} users or more"
     if account.get("clip") is not None:
         noise += f" {account['kind']}, {account['norm']} clip {account['clip']:g}"
-    return [name, noise]
+    return [Cell(name, name), Cell(noise, row["noise"])]
 
 
-def _interval_text(figure: Mapping[str, float] | None) -> str:
+def _attack_cell(found: tuple[str, dict[str, Any]] | None) -> Cell:
+    return Cell(found[0], found[0]) if found else Cell(MISSING)
+
+
+def _interval_cell(figure: Mapping[str, float] | None) -> Cell:
     if figure is None:
-        return "–"
-    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+        return Cell(MISSING)
+    interval = f"[{figure['low']:.3f}, {figure['high']:.3f}]"
+    return Cell(f"{figure['mean']:.3f}", figure["mean"], interval)
 
 
-def privacy_table(rows: Sequence[Row]) -> str:
-    """Two Markdown tables: what a server learns from every upload, and what it learns from sums."""
+def privacy_tables(rows: Sequence[Row]) -> list[Table]:
+    """What a server learns from every upload, and what it learns from sums."""
     ordered = in_table_order(rows)
     sums = [sum_cells(row) for row in ordered if "refused" not in row["secure_aggregation"]]
     singles = [single_cells(row) for row in ordered]
-    return (
-        f"The server sees every upload:\n\n{_markdown(SINGLE_HEADS, singles)}"
-        f"\n\nUnder secure aggregation it sees sums alone:\n\n{_markdown(SUM_HEADS, sums)}"
-    )
-
-
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    texts = ["| " + " | ".join(line) + " |" for line in (head, *lines)]
-    return "\n".join([texts[0], "|" + "---|" * len(head), *texts[1:]])
+    return [
+        Table.of(SINGLE_HEADS, singles, about="The server sees every upload:"),
+        Table.of(SUM_HEADS, sums, about="Under secure aggregation it sees sums alone:"),
+    ]
 
 
 def in_table_order(rows: Sequence[Row]) -> list[Row]:

@@ -17,7 +17,7 @@ from unskew.audit.privacy import (
     TradeOff,
     audit_privacy,
     privacy_command,
-    privacy_table,
+    privacy_tables,
     single_cells,
     sum_cells,
     trade_offs,
@@ -141,7 +141,7 @@ def privacy(
         write_text(picture, draw_svg(trade_off_chart(everything)))
         stderr.print(f"Picture: {picture}")
     if doc is not None:
-        fill_table(doc, privacy_table(everything))
+        fill_table(doc, "\n\n".join(map(to_markdown, privacy_tables(everything))))
     if json:
         print_json({"audits": found})
         return
@@ -178,13 +178,13 @@ def _parse_noises(text: str) -> list[float]:
 def _print_privacy(rows: list[dict[str, Any]]) -> None:
     first = rows[0]
     about = f"{first['method']} on {Path(first['data']).name}, {first['attacked']} users attacked"
-    singles = [single_cells(row) for row in rows]
+    singles = [[cell.line for cell in single_cells(row)] for row in rows]
     print_table(SINGLE_HEADS, singles, title=f"{about}: every upload seen")
     secure = first["secure_aggregation"]
     if "refused" in secure:
         stdout.print(f"Secure aggregation: {secure['refused']}.")
     else:
-        sums = [sum_cells(row) for row in rows]
+        sums = [[cell.line for cell in sum_cells(row)] for row in rows]
         print_table(SUM_HEADS, sums, title=f"{about}: sums alone seen")
     stdout.print(
         "AUC: a user's item scores above one it lacks; personal AUC: higher for this user than for "

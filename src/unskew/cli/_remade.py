@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unskew.audit import privacy_table, trade_offs
+from unskew.audit import privacy_tables, trade_offs
 from unskew.paper import EXHIBITS, STORES, Exhibit, Results, published_quality, read_results
 from unskew.paper.rows import row_identity
-from unskew.report import Chapter, Diagram, Exposure, Extras, Panel, Privacy, to_markdown
-from unskew.report._extras import Series
+from unskew.report import Chapter, Exposure, Extras, Privacy
 from unskew.types import UnskewError
 
 TITLE = "Federated recommendation: the paper's tables, remade"
@@ -72,37 +71,15 @@ def _privacy(rows: Sequence[dict[str, Any]]) -> list[Privacy]:
             for method, points in trade_offs(same, view).items()
             for point in points
         ]
-        studies.append(Privacy(Path(data).name, protocol, dots, privacy_table(same)))
+        studies.append(Privacy(Path(data).name, protocol, dots, privacy_tables(same)))
     return studies
 
 
 def _chapter(exhibit: Exhibit, results: Results) -> Chapter | None:
     """An exhibit that has rows. Pictures of embeddings have no axes and are left out."""
-    markdown = "\n\n".join(to_markdown(table) for table in exhibit.tables(results))
-    drawable = exhibit.charts(results) if exhibit.name not in _SHOWN_ABOVE else {}
-    charts = {
-        chart.title: [diagram for panel in chart.panels for diagram in _diagrams(panel)]
-        for chart in drawable.values()
-        if all(panel.x_label for panel in chart.panels)
-    }
-    if not markdown and not charts:
+    tables = exhibit.tables(results)
+    drawable = {} if exhibit.name in _SHOWN_ABOVE else exhibit.charts(results)
+    charts = [chart for chart in drawable.values() if all(p.x_label for p in chart.panels)]
+    if not tables and not charts:
         return None
-    return Chapter(exhibit.name, exhibit.title, exhibit.about, markdown, charts)
-
-
-def _diagrams(panel: Panel) -> list[Diagram]:
-    """A panel; bars on an axis at the right become a panel of their own."""
-    beside = [] if panel.right is None else [panel._replace(series=(panel.right,), right=None)]
-    return [
-        Diagram(
-            one.title,
-            one.x_label,
-            one.y_label if one is panel else one.series[0].label,
-            [
-                Series(each.label, each.key, each.x, each.y, each.kind != "points", each.sizes)
-                for each in one.series
-            ],
-            one.names,
-        )
-        for one in (panel, *beside)
-    ]
+    return Chapter(exhibit.name, exhibit.title, exhibit.about, tables, charts)

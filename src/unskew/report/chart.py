@@ -13,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Literal, NamedTuple
 
-from unskew.report.palette import Style, styles
+from unskew.report.palette import Style, styles, variant
 
 
 class Series(NamedTuple):
-    """Points of one name: a line, a trail that marks its last point, or separate points."""
+    """Points of one name: a line, steps, a trail that marks its last point, or separate points."""
 
     label: str
     key: str
     """Decides colour, dash and marker: a method's name, or any other name."""
     x: Sequence[float]
     y: Sequence[float]
-    kind: Literal["line", "trail", "points"] = "line"
+    kind: Literal["line", "step", "trail", "points"] = "line"
     sizes: Sequence[float] = ()
     """Areas of bubbles, from 0 to 1."""
     low: Sequence[float] = ()
@@ -32,7 +32,12 @@ class Series(NamedTuple):
     high: Sequence[float] = ()
     """Upper edge of the band."""
     notes: Sequence[str] = ()
-    """A short text per point."""
+    """A short text per point, drawn beside the first and the last."""
+    variant: int = 0
+    """Other than 0: another dash and fill of the key's style, for a second series of the key."""
+
+    def style(self, looks: Mapping[str, Style]) -> Style:
+        return variant(looks[self.key], self.variant)
 
 
 class Panel(NamedTuple):
@@ -80,7 +85,7 @@ _MARKERS = {
     "star": "*",
 }
 _POINT_AREAS = {"other": 8.0, "interacted": 16.0, "user": 160.0, "best": 120.0}
-"""Areas in square pixels of points with a special key; 30 for others."""
+"""Areas of points with a special key, in square pixels; others have 30."""
 _INK, _GRID, _BACK = "#010203", "#040506", "#070809"
 """Placeholder colours of text, grid lines and background, replaced in the finished SVG."""
 _FILE_COLOURS = {_INK: "#1b1d21", _GRID: "#d9dbdf", _BACK: "#ffffff"}
@@ -147,15 +152,15 @@ def _draw(
         "figure.facecolor": "none" if bare else _BACK,
         "grid.color": _GRID,
         "font.family": "DejaVu Sans",
-        "font.size": 11,
+        "font.size": 12,
         "xtick.major.size": 0,
         "ytick.major.size": 0,
-        "axes.labelsize": 11,
-        "axes.titlesize": 11,
-        "xtick.labelsize": 11,
-        "ytick.labelsize": 11,
-        "legend.fontsize": 11,
-        "figure.titlesize": 13,
+        "axes.labelsize": 12,
+        "axes.titlesize": 12,
+        "xtick.labelsize": 12,
+        "ytick.labelsize": 12,
+        "legend.fontsize": 12,
+        "figure.titlesize": 14,
     }
     inked = ("text", "axes.label", "axes.title", "xtick.", "ytick.")
     settings |= {f"{name}{'.' * (name == 'text')}color": _INK for name in inked}
@@ -195,14 +200,14 @@ def _draw_panel(axis: Any, panel: Panel, looks: Mapping[str, Style], bare: bool)
     legend: dict[str, Any] = {}
     if panel.right is not None:
         bars, other = panel.right, axis.twinx()
-        colour = looks[bars.key].colour
+        colour = bars.style(looks).colour
         legend[bars.label] = other.bar(bars.x, bars.y, 0.5, color=colour, alpha=0.35)
         other.set_ylabel(bars.label)
         other.set_zorder(axis.get_zorder() - 1)
     else:
         axis.spines["right"].set_visible(False)
     for at, series in enumerate(panel.series):
-        legend[series.label] = _draw_series(axis, series, looks[series.key], at)
+        legend[series.label] = _draw_series(axis, series, series.style(looks), at)
     if panel.log_x:
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
@@ -224,8 +229,15 @@ def _draw_series(axis: Any, series: Series, style: Style, at: int) -> Any:
     """Draw a series and return what the legend shows of it."""
     face = _BACK if style.hollow else style.colour
     marker = _MARKERS[style.marker]
-    for x, y, note in zip(series.x, series.y, series.notes, strict=False):
-        axis.annotate(note, (x, y), (-5, 5), textcoords="offset points", ha="right", fontsize=10)
+    for at_end in {0, len(series.notes) - 1} if series.notes else ():
+        axis.annotate(
+            series.notes[at_end],
+            (series.x[at_end], series.y[at_end]),
+            (-5, 5),
+            textcoords="offset points",
+            ha="right",
+            fontsize=10,
+        )
     if series.kind == "points":
         look = {"marker": marker, "linewidths": 1.4, "alpha": 0.85}
         look |= {"c": style.colour} if marker in "x+" else {"fc": face, "ec": style.colour}
@@ -237,13 +249,16 @@ def _draw_series(axis: Any, series: Series, style: Style, at: int) -> Any:
         order = 2 - max(series.sizes, default=0)
         axis.scatter(series.x, series.y, s=sizes, zorder=order, **look)
         return axis.scatter([], [], s=30, **look)
+    dash: Any = (0, tuple(map(float, style.dash.split()))) if style.dash else "-"
+    if series.kind == "step":
+        return axis.step(series.x, series.y, where="post", color=style.colour, linestyle=dash)[0]
     few = series.kind == "line" and len(series.x) <= MAX_POINTS_ALL_MARKED
     every = 1 if few else max(1, len(series.x) // MAX_MARKERS_PER_LINE)
     line = axis.plot(
         series.x,
         series.y,
         color=style.colour,
-        linestyle=(0, tuple(map(float, style.dash.split()))) if style.dash else "-",
+        linestyle=dash,
         linewidth=1.8,
         marker=marker,
         markerfacecolor=face,

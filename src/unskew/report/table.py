@@ -31,6 +31,11 @@ class Cell(NamedTuple):
     style: Style | None = None
     """Draws a line sample before the text, in HTML only."""
 
+    @property
+    def line(self) -> str:
+        """Everything the cell says in one line of plain text."""
+        return " ".join(filter(None, [self.text, self.tag, self.note]))
+
     @classmethod
     def number(
         cls,
@@ -154,8 +159,7 @@ def _kind(rows: Sequence[Sequence[Cell]], at: int) -> Literal["text", "number"]:
 
 
 def _markdown_cell(cell: Cell) -> str:
-    text = f"**{cell.text}**" if cell.bold else cell.text
-    return " ".join(filter(None, [text, cell.tag, cell.note]))
+    return (cell._replace(text=f"**{cell.text}**") if cell.bold else cell).line
 
 
 def _numbered(row: Sequence[Cell], table: Table) -> enumerate[tuple[Cell, Column]]:

@@ -1,32 +1,37 @@
-"""A run as the report shows it, and numbers as the report writes them."""
+"""A run as the report shows it, and numbers as the report formats them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, NamedTuple
 
-from unskew.report.palette import Style, styles, variant
+from unskew.report.palette import Style, variant
+from unskew.report.table import MISSING, Cell
 from unskew.types import UnskewError
 
-DASH = "–"
-"""Stands for a value that is missing or not a number."""
-LEAKY = "paper"
-"""The protocol under which training can find out the held-out item."""
-_PROTOCOL_ORDER = ("leak-free", "time")
+LEAKY, LEAK_FREE = "paper", "leak-free"
+"""The protocol under which training can identify the held-out item, and the one that stops it."""
+_PROTOCOL_ORDER = (LEAK_FREE, "time")
 
 
 class Figure(NamedTuple):
-    """A metric over seeds; ``std`` is None where there is only one."""
+    """A metric over seeds; ``std`` is None with one seed."""
 
     mean: float | None
     std: float | None
 
+    def cell(self, bold: bool = False) -> Cell:
+        return Cell.number(self.mean, std=self.std, bold=bold)
+
+    def __str__(self) -> str:
+        spread = "" if self.std is None or self.mean is None else f"\xa0±\xa0{self.std:.4f}"
+        return metric(self.mean) + spread
+
 
 class Point(NamedTuple):
-    """A metric in one round: the mean, the lowest and the highest over seeds."""
+    """A metric in one round: mean, lowest and highest over seeds."""
 
     round: int
     mean: float
@@ -34,17 +39,17 @@ class Point(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
-    """One run: its figures, its rows, how it is named and how it is drawn."""
+    """One run: its summary, its rounds, its label and its style."""
 
     summary: Mapping[str, Any]
     seeds: tuple[Sequence[Mapping[str, Any]], ...]
-    """The rows of each seed."""
+    """Rows of each seed, one per round."""
     label: str
     style: Style
     number: int = 0
-    """Its place among the runs as they were given."""
+    """Position among the runs given to the report."""
 
     @property
     def method(self) -> str:
@@ -66,6 +71,16 @@ class Entry:
     def leaky(self) -> bool:
         return self.protocol == LEAKY
 
+    @property
+    def noise(self) -> float | None:
+        """Strength of the noise added to uploads."""
+        return number(mapping(self.summary.get("privacy")).get("noise"))
+
+    @property
+    def score(self) -> Figure:
+        """Test NDCG@10 in the best validation round, by which runs are ranked."""
+        return self.figure("metrics", "ndcg@10")
+
     def value(self, key: str) -> float | None:
         return number(self.summary.get(key))
 
@@ -74,57 +89,53 @@ class Entry:
         value = self.value(key)
         return None if value is None else value / 1000
 
-    def figure(self, part: str, metric: str) -> Figure:
-        """``part``: metrics, last_round or sampled99."""
-        entry = mapping(mapping(self.summary.get(part)).get(metric))
+    def figure(self, part: str, name: str) -> Figure:
+        """A test metric; ``part`` is metrics, last_round or sampled99."""
+        entry = mapping(mapping(self.summary.get(part)).get(name))
         several = len(sequence(entry.get("values", self.summary.get("seeds")))) > 1
         return Figure(number(entry.get("mean")), number(entry.get("std")) if several else None)
 
-    def curve(self, metric: str = "ndcg@10") -> list[Point]:
+    def curve(self, name: str = "ndcg@10") -> list[Point]:
         """Validation metric by round, over the seeds that have it."""
         rounds: dict[int, list[float]] = {}
         for rows in self.seeds:
             for row in rows:
                 at = number(row.get("round"))
-                value = number(mapping(row.get("validation")).get(metric))
+                value = number(mapping(row.get("validation")).get(name))
                 if at is not None and value is not None:
                     rounds.setdefault(int(at), []).append(value)
         return [Point(r, sum(v) / len(v), min(v), max(v)) for r, v in sorted(rounds.items())]
 
 
-def read(
-    runs: Sequence[Mapping[str, Any]], looks: Mapping[str, Style] | None = None
-) -> list[Entry]:
-    """Runs in the order of the report: by data, honest protocols first, best first."""
-    runs = list(runs)
+def read_entries(runs: Sequence[Mapping[str, Any]], looks: Mapping[str, Style]) -> list[Entry]:
+    """Runs in the report's order: by data set, honest protocols first, best first."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for at, run in enumerate(runs):
+        key = tuple(_text(run["summary"], field) for field in ("method", "data", "protocol"))
+        groups.setdefault(key, []).append(at)
+    entries = []
+    for key, same in groups.items():
+        names = _labels(key[0], [_settings(runs[at]["summary"]) for at in same])
+        for count_before, (at, name) in enumerate(zip(same, names, strict=True)):
+            rows = mapping(runs[at].get("rounds")).values()
+            seeds = tuple([mapping(row) for row in sequence(seed)] for seed in rows)
+            style = variant(looks[key[0]], count_before)
+            entries.append(Entry(runs[at]["summary"], seeds, name, style, at))
+    return sorted(entries, key=_order)
+
+
+def method_names(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Method of each run; an error where there is no run or a run has no summary."""
     if not runs:
         raise UnskewError("There is no run to report on; give at least one finished run.")
     for at, run in enumerate(runs, 1):
         if not isinstance(run.get("summary"), Mapping):
             raise UnskewError(f'Run {at} has no "summary"; give the object in its result.json.')
-    looks = looks or styles(methods_of(runs))
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for number, run in enumerate(runs):
-        key = tuple(_text(run["summary"], field) for field in ("method", "data", "protocol"))
-        groups.setdefault((key[0], key[1], key[2]), []).append(number)
-    entries = []
-    for (method, _, _), same in groups.items():
-        names = _labels(method, [_chosen(runs[number]["summary"]) for number in same])
-        for at, (number, name) in enumerate(zip(same, names, strict=True)):
-            rows = mapping(runs[number].get("rounds")).values()
-            seeds = tuple([mapping(row) for row in sequence(seed)] for seed in rows)
-            style = variant(looks[method], at)
-            entries.append(Entry(runs[number]["summary"], seeds, name, style, number))
-    return sorted(entries, key=_order)
+    return [_text(run["summary"], "method") for run in runs]
 
 
-def methods_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The method of each run, as the page names it."""
-    return [_text(mapping(run.get("summary")), "method") for run in runs]
-
-
-def grouped(entries: Iterable[Entry], field: str) -> dict[str, list[Entry]]:
-    """Entries by data or by protocol, in their order."""
+def group_by(entries: Iterable[Entry], field: str) -> dict[str, list[Entry]]:
+    """Entries by an attribute such as data or protocol, in their order."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(getattr(entry, field), []).append(entry)
@@ -139,36 +150,23 @@ def number(value: object) -> float | None:
 
 
 def mapping(value: object) -> Mapping[Any, Any]:
+    """The value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def sequence(value: object) -> Sequence[Any]:
+    """The value if it is a list or tuple, else an empty one."""
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
-def text(value: object) -> str:
-    """Any value as HTML text; also safe inside a quoted attribute."""
-    return escape(str(value), quote=True)
-
-
 def metric(value: float | None) -> str:
-    return DASH if value is None else f"{value:.4f}"
-
-
-def with_spread(figure: Figure) -> str:
-    """Mean ± standard deviation in one line."""
-    spread = (
-        ""
-        if figure.std is None or figure.mean is None
-        else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{figure.std:.4f}"
-    )
-    return metric(figure.mean) + spread
+    return MISSING if value is None else f"{value:.4f}"
 
 
 def amount(value: float | None) -> str:
-    """Seconds or kilobytes: three significant digits, never in powers of ten."""
+    """Seconds or kilobytes with three significant digits, never in powers of ten."""
     if value is None:
-        return DASH
+        return MISSING
     if value == 0:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -176,23 +174,23 @@ def amount(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    return DASH if value is None else f"{value:,.0f}"
+    return MISSING if value is None else f"{value:,.0f}"
 
 
 def _text(summary: Mapping[str, Any], key: str) -> str:
     value = summary.get(key)
-    return DASH if value is None or value == "" else str(value)
+    return MISSING if value is None or value == "" else str(value)
 
 
-def _chosen(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A run's settings, and the strength of the noise it added if it added any."""
+def _settings(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of a run, and the strength of its noise if it added any."""
     noise = number(mapping(summary.get("privacy")).get("noise"))
     added = {} if noise is None else {"noise": f"{noise:g}"}
     return {**mapping(summary.get("settings")), **added}
 
 
 def _labels(method: str, settings: list[Mapping[str, Any]]) -> list[str]:
-    """The method's name, with the settings that differ where it stands more than once."""
+    """The method's name, with the settings that differ if it has several runs."""
     if len(settings) == 1:
         return [method]
     keys = sorted({str(key) for each in settings for key in each})
@@ -210,5 +208,5 @@ def _labels(method: str, settings: list[Mapping[str, Any]]) -> list[str]:
 def _order(entry: Entry) -> tuple[Any, ...]:
     known = _PROTOCOL_ORDER
     place = known.index(entry.protocol) if entry.protocol in known else len(known) + entry.leaky
-    score = entry.figure("metrics", "ndcg@10").mean
+    score = entry.score.mean
     return (entry.data, place, entry.protocol, score is None, -(score or 0.0), entry.label)
