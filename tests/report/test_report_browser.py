@@ -16,7 +16,7 @@ FOCUSED = "document.activeElement.closest('th') ? document.activeElement.textCon
 COLUMN = "[...document.querySelectorAll('table.runs tbody tr')].map(r => r.cells[{}].dataset.key)"
 
 OUTSIDE = (
-    "[...svg.querySelectorAll('path, text, circle')].filter(e => { const r = "
+    "[...svg.querySelectorAll('path:not(defs *), text, use')].filter(e => { const r = "
     "e.getBoundingClientRect(), b = svg.getBoundingClientRect(); return r.left < b.left - 2 || "
     "r.right > b.right + 2 || r.top < b.top - 2 || r.bottom > b.bottom + 2 }).length"
 )
@@ -53,7 +53,6 @@ def test_no_complaints_and_no_request_beyond_the_file(
     browser: Browser, page: Path, scheme: str
 ) -> None:
     browser.open(page, scheme=scheme)
-    browser.point_at("figure.chart .plot > svg")
     assert browser.complaints() == []
     assert browser.requests() == [page.as_uri()]
     back = browser.run("getComputedStyle(document.body).backgroundColor")
@@ -66,8 +65,7 @@ def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path) -> None:
     path.write_text(report.render([sample(evil, data=evil)], "Runs"), encoding="utf-8")
     browser.open(path)
     assert browser.complaints() == []
-    browser.point_at("figure.chart .plot > svg")
-    assert evil in browser.run("document.querySelector('.tip').textContent")
+    assert evil in browser.run("document.querySelector('.plot > svg').textContent")
     assert browser.run("document.title") == "Runs"
     assert browser.run("document.images.length") == 0
     assert browser.requests() == [path.as_uri()]
@@ -110,7 +108,7 @@ def test_tab_reaches_every_sort_button_and_enter_sorts(browser: Browser, page: P
 def test_tab_reaches_everything_there_is_to_use(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.run("document.querySelectorAll('details').forEach(d => { d.open = true })")
-    usable = "document.querySelectorAll('a[href], button, summary, .plot > svg, .scroll, pre')"
+    usable = "document.querySelectorAll('a[href], button, summary, .scroll, pre')"
     count = browser.run(f"{usable}.length")
     assert count > 60
     browser.run("window.reached = new Set()")
@@ -141,40 +139,27 @@ def test_every_table_sorts_by_every_head(browser: Browser, page: Path) -> None:
         }); })"""
     )
     assert wrong == []
-    assert browser.run("document.querySelectorAll('table.sortable').length") == 4
-    paper = "[...document.querySelectorAll('#tables tbody tr')].map(r => r.cells[1].textContent)"
-    browser.run("document.querySelectorAll('#tables thead button')[2].click()")
+    # Side by side, all runs, attacks, one of the paper, and the values of seven charts.
+    assert browser.run("document.querySelectorAll('table.sortable').length") == 4 + 7
+    paper = "[...document.querySelectorAll('.paper')].at(-1)"
+    browser.run(f"{paper}.querySelectorAll('thead button')[2].click()")
+    paper = f"[...{paper}.tBodies[0].rows].map(r => r.cells[1].textContent)"
     assert browser.run(paper) == ["third", "first", "fourth", "second"]
 
 
-def test_points_tell_about_themselves_under_pointer_and_keys(browser: Browser, page: Path) -> None:
+def test_every_chart_has_its_values_in_a_table_below(browser: Browser, page: Path) -> None:
     browser.open(page)
-    pictures = "[...document.querySelectorAll('figure.dots .plot > svg')].map(svg => {})"
-    marks = pictures.format("svg.querySelectorAll('.dot .mark').length")
-    # Falls (three and two points), attacks (three per method), the sweep, the bubble.
-    assert browser.run(marks) == [5, 6, 3, 1]
-    out = pictures.format(OUTSIDE)
-    assert browser.run(out) == [0, 0, 0, 0]
-    browser.open(page, width=360)
-    assert browser.run(out) == [0, 0, 0, 0]
-    browser.open(page)
-    tip = "(t => t.hidden ? null : t.innerText)(document.querySelector('#privacy .tip'))"
-    browser.run("document.querySelector('#privacy .plot > svg').id = 'attacks'")
-    browser.point_at("#privacy .dot:nth-child(3)")
-    assert browser.run(tip) == "pfedclr\n\nnoise λ 0.5: AUC 0.800, NDCG@10 0.0200"
-    browser.point_at("h1")
-    assert browser.run(tip) is None
-    browser.run("document.querySelector('#privacy summary').focus()")
-    browser.press("Tab", shift=True)
-    assert browser.run("document.activeElement.id") == "attacks"
-    assert "λ 0.5" in browser.run(tip)
-    browser.press("End")
-    assert browser.run(tip).startswith("unheard-of, sums only\n")
-    browser.press("ArrowLeft")
-    assert "AUC 0.800, NDCG@10 0.0300" in browser.run(tip)
-    assert browser.run("document.querySelectorAll('#attacks .cursor circle').length") == 1
-    browser.press("Escape")
-    assert browser.run(tip) is None
+    values = "[...document.querySelectorAll('{} .values')].map(v => v.querySelector('table'))"
+    rows = values.format("#privacy") + ".flatMap(t => [...t.tBodies[0].rows].map(r => r.innerText))"
+    browser.run("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    attacks = [line.split("\t") for line in browser.run(rows)]
+    assert ["pfedclr", "0.8", "0.0200", "λ 0.5"] in attacks
+    assert ["unheard-of, sums only", "0.5", "0.0300", "λ 0"] in attacks
+    charts, tables = (
+        browser.run(f"document.querySelectorAll('{q}').length")
+        for q in (".plot > svg", "figure.chart .values table")
+    )
+    assert charts == tables == 7
 
 
 def test_the_client_stands_beside_what_each_run_recommends(browser: Browser, page: Path) -> None:
@@ -187,53 +172,26 @@ def test_the_client_stands_beside_what_each_run_recommends(browser: Browser, pag
     assert browser.run("document.querySelectorAll('#client .chips li').length") == 31
 
 
-def test_charts_have_marks_inside_their_frames(browser: Browser, page: Path) -> None:
-    browser.open(page)
+@pytest.mark.parametrize("width", [360, 1280])
+def test_charts_have_marks_inside_their_frames(browser: Browser, page: Path, width: int) -> None:
+    browser.open(page, width=width)
     figures = browser.run(
-        "[...document.querySelectorAll('#curves figure.chart')].map(f => { const svg = "
+        "[...document.querySelectorAll('figure.chart')].map(f => { const svg = "
         "f.querySelector('.plot > svg'); return {"
-        "lines: svg.querySelectorAll('.series .line').length,"
-        "marks: svg.querySelectorAll('.series .mark').length,"
+        "marks: svg.querySelectorAll('use').length,"
         "names: [...f.querySelectorAll('.legend .name')].map(n => n.textContent),"
-        "labels: [...svg.querySelectorAll('.label')].map(n => n.textContent),"
-        "told: svg.querySelector('title').textContent + svg.querySelector('desc').textContent,"
+        "said: svg.querySelector('title').textContent + svg.querySelector('desc').textContent,"
         f"out: {OUTSIDE} }} }})"
     )
-    assert [figure["lines"] for figure in figures] == [1, 8, 2]
+    assert [len(figure["names"]) for figure in figures] == [2, 1, 8, 2, 4, 1, 1]
     for figure in figures:
-        assert figure["marks"] >= 6 * figure["lines"]
-        assert sorted(figure["names"]) == sorted(figure["labels"])
-        assert all(name in figure["told"] for name in figure["names"])
+        assert figure["marks"] >= len(figure["names"])
+        assert all(name in figure["said"] for name in figure["names"])
         assert figure["out"] == 0
     bars = "[...document.querySelectorAll('.bar .mark')].map(b => b.getBoundingClientRect().width)"
     widths = browser.run(bars)
     assert len(widths) == 3 * 11
     assert min(widths) > 10
-
-
-def test_the_tooltip_tells_the_values_under_pointer_and_keys(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    tip = "(t => t.hidden ? null : t.innerText)(document.querySelectorAll('#curves .tip')[2])"
-    chart = "document.querySelectorAll('#curves .plot > svg')[2]"
-    browser.run(f"{chart}.id = 'third'")
-    browser.point_at("#third", across=0.02)
-    said = browser.run(tip)
-    assert "Round 1\n" in said
-    assert all(value in said for value in ("pfedclr", "0.1080", "fedmf", "0.1438"))
-    browser.point_at("h1")
-    assert browser.run(tip) is None
-
-    browser.run("document.querySelectorAll('.values summary')[1].focus()")
-    browser.press("Tab")
-    assert browser.run("document.activeElement.id") == "third"
-    assert "Round 1\n" in browser.run(tip)
-    browser.press("End")
-    assert "Round 12\n" in browser.run(tip)
-    browser.press("ArrowLeft")
-    assert "Round 11\n" in browser.run(tip)
-    assert browser.run("document.querySelectorAll('#third .cursor circle').length") == 2
-    browser.press("Escape")
-    assert browser.run(tip) is None
 
 
 @pytest.mark.parametrize("width", [320, 360, 390, 768, 1280])
@@ -249,7 +207,7 @@ def test_the_page_never_scrolls_sideways(browser: Browser, page: Path, width: in
             assert browser.run(f"{box}.tabIndex") == 0
         smallest = browser.run(
             "Math.min(...[...document.querySelectorAll('.plot text')].map(t => "
-            "parseFloat(getComputedStyle(t).fontSize) * t.ownerSVGElement.clientWidth / 480))"
+            "parseFloat(getComputedStyle(t).fontSize) * t.ownerSVGElement.clientWidth / 400))"
         )
         assert smallest >= (10 if width == 390 else 8)
 
@@ -289,7 +247,7 @@ def test_printed_pages_hold_tables_whole_on_white(browser: Browser, page: Path) 
     browser.open(page, scheme="dark")
     browser.call("Emulation.setEmulatedMedia", media="print")
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    boxes = "[...document.querySelectorAll('.scroll:not(.tall)')]"
+    boxes = "[...document.querySelectorAll('.scroll:not(.values *)')]"
     assert set(browser.run(f"{boxes}.map(b => getComputedStyle(b).overflowX)")) == {"visible"}
     hidden = "[...document.querySelectorAll('nav, thead button')].map(b => b.offsetHeight)"
     assert set(browser.run(hidden)) == {0}

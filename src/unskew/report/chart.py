@@ -70,7 +70,7 @@ MAX_BUBBLE_AREA = 1200.0
 """Largest area of a bubble, in square pixels."""
 MAX_MARKERS_PER_LINE = 8
 """A line with many points gets a marker at evenly spaced ones only."""
-MAX_POINTS_ALL_MARKED = 40
+MAX_POINTS_ALL_MARKED = 16
 """A line with up to this many points gets a marker at each."""
 _MARKERS = {
     "circle": "o",
@@ -154,6 +154,7 @@ def _draw(
         "font.family": "DejaVu Sans",
         "font.size": 12,
         "xtick.major.size": 0,
+        "xtick.major.pad": 6,
         "ytick.major.size": 0,
         "axes.labelsize": 12,
         "axes.titlesize": 12,
@@ -214,6 +215,7 @@ def _draw_panel(axis: Any, panel: Panel, looks: Mapping[str, Style], bare: bool)
         axis.xaxis.set_minor_formatter("")
     if panel.names:
         axis.set_xticks(range(len(panel.names)), panel.names)
+        axis.margins(x=0.18)
     if panel.from_zero:
         axis.set_ylim(bottom=0)
     if panel.x_label or panel.names:
@@ -236,7 +238,6 @@ def _draw_series(axis: Any, series: Series, style: Style, at: int) -> Any:
             (-5, 5),
             textcoords="offset points",
             ha="right",
-            fontsize=10,
         )
     if series.kind == "points":
         look = {"marker": marker, "linewidths": 1.4, "alpha": 0.85}
