@@ -131,7 +131,7 @@ def test_committed_rows_become_a_page_with_the_documents_tables() -> None:
     page = Reader(report.render(runs, title, extra))
     text = document(read_results(RESULTS, STORES))
     lines = [line for line in text.splitlines() if line.startswith("| fedmf |")]
-    shown = [re.sub(r"\s", "", "".join(row)) for row in page.cells]
+    shown = [re.sub(r"[\s·]", "", "".join(row)) for row in page.cells]
     for line in lines:
         bare = re.sub(r"[\s|·]", "", line)
         assert bare in shown, line
