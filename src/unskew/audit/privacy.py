@@ -85,15 +85,18 @@ def audit_privacy(
         rare=rare,
     )
     federation = Federation(method, split, seed, transform=server)
-    state = federation.start()
-    while state.round < rounds:
+
+    def before_round(state: State) -> None:
         server.begin_round(method.download(state.server), state.round + 1, seed)
-        row = federation.step(state)
+
+    def after_round(state: State, row: dict[str, Any]) -> None:
         server.end_round(state.round)
         if device is not None:
             row["ldp"] = device.round_figures()
         if on_round is not None:
             on_round(seed, row, rounds)
+
+    state = federation.run(before_round=before_round, on_round=after_round)
     owned = _owned_items(split, attacked)
     secure: dict[str, Any] = {
         "refused": f"{spec.method}'s server needs every upload by itself, not their sum"

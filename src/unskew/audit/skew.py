@@ -18,7 +18,6 @@ from unskew.audit.skew_formulas import Bounds, Feedback
 from unskew.engine import Federation
 from unskew.evaluation import prepare
 from unskew.kernels import draw_samples, gather, overlay
-from unskew.ragged import select
 from unskew.runs import RunSpec
 from unskew.types import Bool, Cohort, Float64, Int32, Interactions, Method, UnskewError
 
@@ -189,18 +188,11 @@ def audit_skew(
     each_round: list[Row] = []
     for round in range(1, rounds + 1):
         before = method.download(state.server)
-        federation.step(state)
+        federation.run(round, state=state)
         users = np.intersect1d(federation.cohort_of(round), watched)
         if not len(users):
             continue
-        cohort = Cohort(
-            users,
-            select(split.train, users),
-            select(split.excluded, users),
-            split.n_items,
-            seed,
-            round,
-        )
+        cohort = federation.cohort(users, round)
         read = solved_clients if name == "fedrefit" else trained_clients
         views = read(
             method, before, method.download(state.server), state.devices.take(users), cohort

@@ -129,9 +129,7 @@ def _embeddings(split: Split, seed: int, quick: bool) -> Record:
     states = {}
     for name in ("fedmf", "pfedclr"):
         federation = build_federation(split, name, {}, seed, quick)
-        states[name] = federation.start()
-        for _ in range(federation.method.config.rounds):
-            federation.step(states[name])
+        states[name] = federation.run()
     panels = []
     for client in pictured_clients(split, quick).tolist():
         items, n_own = _panel_items(split, client, seed, quick)
@@ -220,10 +218,8 @@ def last_uploads(federation: Federation, clients: Int64) -> dict[int, tuple[Floa
         return upload
 
     watched = Federation(federation.method, federation.split, federation.seed, transform=record)
-    state = watched.start()
-    for _ in range(watched.method.config.rounds):
-        latest["download"] = watched.method.download(state.server)
-        watched.step(state)
+    method = watched.method
+    watched.run(before_round=lambda state: latest.update(download=method.download(state.server)))
     return seen
 
 

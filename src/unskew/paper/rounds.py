@@ -184,8 +184,8 @@ def _paths(variants: Variants, split: Split, seed: int, quick: bool) -> Record:
         federation = build_federation(split, method, settings, seed, quick)
         state = federation.start()
         vectors[label] = [state.devices.take(clients).p]
-        for _ in range(federation.method.config.rounds):
-            federation.step(state)
+        for round in range(1, federation.method.config.rounds + 1):
+            federation.run(round, state=state)
             vectors[label].append(state.devices.take(clients).p)
     panels = []
     for at, client in enumerate(clients.tolist()):
