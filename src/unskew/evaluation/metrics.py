@@ -46,10 +46,10 @@ def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[s
         best_gain = _best_gain(int(most_hits.max(initial=0)))[most_hits]
         values = {
             "hr": total(best_hit),
-            "ndcg": _over(total(hit * _gain(rank)), best_gain),
+            "ndcg": _divide(total(hit * _gain(rank)), best_gain),
             "mrr": total(best_hit / rank),
-            "recall": _over(total(hit), held),
-            "map": _over(total(hit * order / rank), most_hits),
+            "recall": _divide(total(hit), held),
+            "map": _divide(total(hit * order / rank), most_hits),
         }
         for name, value in values.items():
             value[nothing] = np.nan
@@ -58,7 +58,7 @@ def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[s
 
 
 def mean_metrics(values: Mapping[str, Float64]) -> dict[str, float]:
-    """The mean of each metric over the users who have it; NaN if nobody has."""
+    """The mean of each metric over the users who have a value; NaN if none has."""
     means = {}
     for name, value in values.items():
         present = value[~np.isnan(value)]
@@ -67,7 +67,7 @@ def mean_metrics(values: Mapping[str, Float64]) -> dict[str, float]:
 
 
 def coverage(top: Int32, n_items: int) -> float:
-    """The share of the catalogue that is recommended to anyone."""
+    """The share of the catalogue that is recommended to at least one user."""
     return len(np.unique(top[top >= 0])) / n_items
 
 
@@ -89,6 +89,6 @@ def _best_gain(longest: int) -> Float64:
     return np.concatenate([[0.0], np.cumsum(_gain(np.arange(1.0, longest + 1)))])
 
 
-def _over(value: Float64, whole: Float64 | Int64) -> Float64:
-    """Division that leaves 0 where there is nothing to divide by."""
+def _divide(value: Float64, whole: Float64 | Int64) -> Float64:
+    """Divide; 0 where the divisor is 0."""
     return np.divide(value, whole, out=np.zeros(len(value)), where=whole > 0)

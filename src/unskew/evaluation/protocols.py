@@ -36,7 +36,7 @@ TIME_VALIDATION_SHARE = 0.1
 
 @dataclass(frozen=True)
 class EvaluationProtocol:
-    """The rules of an evaluation, all of them."""
+    """All rules of an evaluation."""
 
     name: str
     deduplicate: bool
@@ -69,7 +69,7 @@ PROTOCOLS: dict[str, EvaluationProtocol] = {
 
 
 class _Cut(NamedTuple):
-    """Rows dealt out to the three parts, all with the same users and items."""
+    """Training, validation and test rows, with the same users and items."""
 
     user_ids: tuple[str, ...]
     train: Ragged
@@ -131,9 +131,9 @@ def _rules(protocol: str | EvaluationProtocol) -> EvaluationProtocol:
 
 
 def _leave_one_out(data: str, kept: _KeptRows) -> _Cut:
-    """Each user's latest row tests, the next latest validates, the others train in time order.
+    """Test on each user's latest row, validate on the one before, train on the rest in time order.
 
-    Among rows of the same time the one that stands first in the file counts as the later one.
+    Of rows with equal times, the one that comes first in the file counts as the later one.
     """
     n_users, n_items = len(kept.user_ids), len(kept.item_ids)
     per_user = np.bincount(kept.users, minlength=n_users)
@@ -163,11 +163,11 @@ def _leave_one_out(data: str, kept: _KeptRows) -> _Cut:
 
 
 def _cut_time(data: str, kept: _KeptRows) -> _Cut:
-    """One moment ends training and a later one ends validation, for all users.
+    """Split at two moments that are the same for all users.
 
-    Rows of the same time stay on the same side (the later one), so the held-out shares are met or
-    exceeded. The catalogue is every kept item; users who only come later are not in the federation,
-    and items nobody trained on are not asked for.
+    Rows with equal times go to the same (later) part, so the held-out shares are met or exceeded.
+    The catalogue is every kept item. Users without training rows are left out, and items that
+    nobody trained on are not held out.
     """
     n_items = len(kept.item_ids)
     validation_starts, test_starts = _moments(data, kept.clock)
@@ -207,7 +207,7 @@ def _cut_time(data: str, kept: _KeptRows) -> _Cut:
 
 
 def _moments(data: str, clock: Int64) -> tuple[int, int]:
-    """When validation starts and when testing starts."""
+    """The times at which validation and testing start."""
     in_order = np.sort(clock)
     n_test = max(round(len(clock) * TIME_TEST_SHARE), 1)
     n_validation = max(round(len(clock) * TIME_VALIDATION_SHARE), 1)
@@ -223,8 +223,8 @@ def _moments(data: str, clock: Int64) -> tuple[int, int]:
 
 
 class _KeptRows(NamedTuple):
-    """The rows that count, in file order, with users and items numbered in order of first
-    appearance among them. ``clock`` is the timestamp, or the row's place where there is none."""
+    """The usable rows in file order, with users and items numbered by first appearance. ``clock``
+    is the timestamp, or the row number in sources without one."""
 
     users: Int64
     items: Int64
@@ -280,7 +280,7 @@ def _keep_rows(interactions: Interactions, deduplicate: bool) -> _KeptRows:
 
 
 def _number_by_appearance(codes: Int64, n_codes: int) -> tuple[Int64, Int64]:
-    """Fresh numbers 0, 1, … in order of first appearance, and the old code behind each of them."""
+    """New numbers 0, 1, … in order of first appearance, and the old code of each."""
     first = np.full(n_codes, len(codes), np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     present = np.flatnonzero(first < len(codes))

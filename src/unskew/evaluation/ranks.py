@@ -1,4 +1,4 @@
-"""From scores to ranks and recommendations. Fast loops; a model is never seen here.
+"""Ranks and recommendations from scores. A model is never seen here.
 
 The tie rule, the same everywhere
     A held-out item loses every tie with a candidate that is not held out: a scorer that cannot tell
@@ -23,8 +23,8 @@ from unskew.jit import jit
 from unskew.ragged import empty_lists
 from unskew.types import Float32, Int32, Int64, Ragged, Split
 
-_BLOCK = 32
-"""Items passed over together when none of them is good enough to recommend."""
+_BLOCK_ITEMS = 32
+"""Number of items that are skipped at once when none is good enough to recommend."""
 
 
 def held_out_ranks(
@@ -38,7 +38,7 @@ def held_out_ranks(
 
     ``scores`` has a row for each entry of ``users`` and a column for each item of the catalogue.
     """
-    scores, users = _checked(scores, users, split)
+    scores, users = _check_shapes(scores, users, split)
     held = split.test if part == "test" else split.validation
     ranks = np.empty(int(held.counts()[users].sum()), np.int32)
     if sampled:
@@ -67,7 +67,7 @@ def top_k(scores: Float32, users: Int64, split: Split, k: int) -> Int32:
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
-    scores, users = _checked(scores, users, split)
+    scores, users = _check_shapes(scores, users, split)
     best = np.full((len(users), k), -1, np.int32)
     _best_items(
         scores,
@@ -82,8 +82,8 @@ def top_k(scores: Float32, users: Int64, split: Split, k: int) -> Int32:
 
 
 def best_unseen(scores: Float32, seen: Ragged, k: int) -> Int32:
-    """The ``k`` best items of each row of ``scores`` outside that row's ``seen``: recommending in
-    use, where nothing is held out."""
+    """The ``k`` best items of each row of ``scores``, without that row's ``seen`` items: for
+    recommending in use, where nothing is held out."""
     scores = np.ascontiguousarray(scores, np.float32)
     best = np.full((len(scores), min(k, scores.shape[1])), -1, np.int32)
     nothing = empty_lists(len(scores))
@@ -93,8 +93,8 @@ def best_unseen(scores: Float32, seen: Ragged, k: int) -> Int32:
     return best
 
 
-def _checked(scores: Float32, users: Int64, split: Split) -> tuple[Float32, Int64]:
-    """The kernels index without looking, so shapes and user numbers are looked at here."""
+def _check_shapes(scores: Float32, users: Int64, split: Split) -> tuple[Float32, Int64]:
+    """Check shapes and user numbers, because the kernels index without checks."""
     users = np.ascontiguousarray(users, np.int64)
     if scores.shape != (len(users), split.n_items):
         raise ValueError(
@@ -107,7 +107,7 @@ def _checked(scores: Float32, users: Int64, split: Split) -> tuple[Float32, Int6
 
 
 @jit
-def _silence(items: Int32, start: int, end: int, is_out: Int32, rivals: Float32) -> int:
+def _exclude(items: Int32, start: int, end: int, is_out: Int32, rivals: Float32) -> int:
     """Set marked items' scores to NaN, unmark them, and count them: each is counted once."""
     count = 0
     for entry in range(start, end):
@@ -174,9 +174,9 @@ def _ranks_among_all(
         _mark(hidden, hidden_from, hidden_to, is_out)
         _mark(held, held_from, held_to, is_out)
         rivals[:] = scores[row]
-        n_rivals = n_items - _silence(seen, seen_from, seen_to, is_out, rivals)
-        n_rivals -= _silence(hidden, hidden_from, hidden_to, is_out, rivals)
-        n_rivals -= _silence(held, held_from, held_to, is_out, rivals)
+        n_rivals = n_items - _exclude(seen, seen_from, seen_to, is_out, rivals)
+        n_rivals -= _exclude(hidden, hidden_from, hidden_to, is_out, rivals)
+        n_rivals -= _exclude(held, held_from, held_to, is_out, rivals)
         n_held = held_to - held_from
         _rank_held(
             scores[row], held[held_from:held_to], rivals, n_rivals, ranks[done : done + n_held]
@@ -221,13 +221,13 @@ def _best_items(
     hidden: Int32,
     best: Int32,
 ) -> None:
-    """One pass per user that keeps the best so far in order. An item enters only by beating the
-    last of a full list, and stops behind its equals: earlier items, so smaller numbers. Blocks
-    with no item good enough are passed over at once."""
+    """One pass per user that keeps a sorted list of the best items so far. An item enters a full
+    list only if it beats the last one, and goes behind items of equal score, which have smaller
+    numbers. Blocks without an item good enough are skipped."""
     n_items = scores.shape[1]
     k = best.shape[1]
-    n_blocks = (n_items + _BLOCK - 1) // _BLOCK
-    usable = np.full(n_blocks * _BLOCK, np.nan, np.float32)
+    n_blocks = (n_items + _BLOCK_ITEMS - 1) // _BLOCK_ITEMS
+    usable = np.full(n_blocks * _BLOCK_ITEMS, np.nan, np.float32)
     kept = np.empty(k, np.float32)
     for row in range(len(users)):
         user = users[row]
@@ -239,14 +239,14 @@ def _best_items(
         chosen = best[row]
         n_kept = 0
         for block in range(n_blocks):
-            start = block * _BLOCK
+            start = block * _BLOCK_ITEMS
             if n_kept == k:
                 any_better = False
-                for offset in range(_BLOCK):
+                for offset in range(_BLOCK_ITEMS):
                     any_better |= usable[start + offset] > kept[k - 1]
                 if not any_better:
                     continue
-            for item in range(start, start + _BLOCK):
+            for item in range(start, start + _BLOCK_ITEMS):
                 score = usable[item]
                 if n_kept < k and not np.isnan(score):
                     _insert(score, item, kept, chosen, n_kept)
@@ -257,7 +257,8 @@ def _best_items(
 
 @jit
 def _insert(score: np.float32, item: int, kept: Float32, chosen: Int32, place: int) -> None:
-    """Put an item into a list ordered by score, behind its equals; what stood at ``place`` goes."""
+    """Insert an item into a list sorted by score, behind equal scores; the entry at ``place`` is
+    lost."""
     while place > 0 and kept[place - 1] < score:
         kept[place] = kept[place - 1]
         chosen[place] = chosen[place - 1]

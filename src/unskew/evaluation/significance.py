@@ -1,7 +1,7 @@
-"""How sure a difference is: paired tests over users, intervals, and many tests at once.
+"""Significance: paired tests over users, confidence intervals, and correction for many tests.
 
-A handful of seeds cannot show significance (five give an exact two-sided Wilcoxon test no way
-below 0.05); the same users under two methods can.
+A few seeds cannot show significance (with five, the exact two-sided Wilcoxon test cannot get below
+0.05); the same users under two methods can.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from unskew.types import Float64
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-"""Bootstrap samples behind an interval."""
-_DRAWS_AT_ONCE = 1 << 20
-"""Bounds the bootstrap's memory whatever the number of users."""
+"""Number of bootstrap samples per interval."""
+_MAX_DRAWS = 1 << 20
+"""Maximum number of values drawn at once, which bounds the memory of the bootstrap."""
 
 
 class PairedTest(NamedTuple):
-    """Two methods on the same users: the mean of a - b, its interval, and who won how often."""
+    """Two methods on the same users: the mean of a - b, its interval, and the number of wins."""
 
     difference: float
     ci_low: float
@@ -129,7 +129,7 @@ def _wilcoxon(non_zero: Float64) -> float:
 def _bootstrap(difference: Float64, seed: int) -> tuple[float, float]:
     n_users = len(difference)
     draws = generator(seed, Purpose.BOOTSTRAP)
-    at_once = max(_DRAWS_AT_ONCE // n_users, 1)
+    at_once = max(_MAX_DRAWS // n_users, 1)
     means = np.concatenate(
         [
             difference[

@@ -1,5 +1,4 @@
-"""What the central baselines share: settings and their check, fresh tables, and how a newcomer's
-vector is found without training anybody else."""
+"""Shared by the central baselines: settings, initial tables, and the vectors of new users."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from unskew.settings import check_settings, setting
 from unskew.types import Cohort, Float32, Rows
 
 _FOLD_IN_STEPS, _FOLD_IN_RATE = 100, 0.05
-"""Adam steps for a newcomer's vector, each on fresh negatives, and their first rate, which falls
-to zero. The problem is a small logistic regression: this many suffice."""
+"""Number of Adam steps for a new user's vector, each on fresh negatives, and the initial learning
+rate, which falls to zero. The problem is a small logistic regression."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,13 @@ class EmbeddingConfig:
     dim: int = setting(16, above=0)
     """Embedding size d."""
     batch: int = setting(4096, above=0)
-    """Samples per batch, of all users mixed."""
+    """Samples per batch, drawn from all users together."""
     learning_rate: float = setting(0.005, above=0)
-    """Adam's rate."""
+    """Learning rate of Adam."""
     negatives: int = 4
-    """Negatives drawn per positive, afresh each epoch."""
+    """Negatives drawn per positive, anew in each epoch."""
     decay: float = 0.01
-    """Weight of the squared embeddings of each sample beside its loss."""
+    """Weight of the L2 penalty on the embeddings of each sample."""
     init_scale: float = setting(0.1, above=0)
     """Standard deviation of the initial embeddings."""
 
@@ -46,7 +45,7 @@ class EmbeddingConfig:
 
 @dataclass(frozen=True)
 class LinearConfig:
-    """Settings of the baselines that only count: none but the length of a run."""
+    """Settings of the baselines that only count."""
 
     rounds: int = setting(1, above=0)
     """Passes over all interactions. The first is exact; further ones give the same model."""
@@ -79,7 +78,7 @@ def initial_table(n: int, dim: int, scale: float, seed: int, purpose: Purpose) -
 def fold_in_vectors(
     config: EmbeddingConfig, cohort: Cohort, gradient: Callable[[Samples, Float32], Float32]
 ) -> Float32:
-    """Vectors for newcomers, from zero: their own samples' loss, everything else frozen."""
+    """Vectors of new users, trained from zero on their own samples with the model frozen."""
     p = np.zeros((len(cohort.users), config.dim), np.float32)
     m, v = np.zeros_like(p), np.zeros_like(p)
     for step in range(1, _FOLD_IN_STEPS + 1):

@@ -22,12 +22,12 @@ from unskew.settings import check_settings, setting
 from unskew.types import Cohort, Float32, Rows, Upload, UploadSum
 
 _FOLD_IN_PASSES = 20
-"""A newcomer trains alone on fresh negatives this often: no round of the federation costs less."""
+"""Number of passes a new user trains for, each on fresh negatives."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The paper's common settings, for Python, TOML and the command line alike."""
+    """The settings that the paper's methods have in common."""
 
     rounds: int = setting(100, above=0)
     """Global rounds T."""
@@ -40,11 +40,11 @@ class TrainingConfig:
     batch: int = setting(256, above=0)
     """Samples per local batch B."""
     learning_rate: float = setting(0.01, above=0)
-    """Adam's rate for user and item embeddings (eta)."""
+    """Adam's learning rate for user and item embeddings (eta)."""
     negatives: int = 4
-    """Negatives drawn per positive, afresh each round."""
+    """Negatives drawn per positive, anew in each round."""
     tolerance: float = 1e-4
-    """Local training stops once its mean loss changes by less than this share (0: never)."""
+    """Local training stops once its mean loss changes by a smaller share than this (0: never)."""
     aggregate_from: int = 1
     """The round from which the server aggregates; before it clients train alone. 0: never."""
 
@@ -56,15 +56,16 @@ class TrainingConfig:
         return Schedule(self.local_epochs, self.batch, self.tolerance)
 
     def trains_alone(self, round: int) -> bool:
-        """Whether clients of this round start from their own items instead of the server's."""
+        """True if clients of this round start from their own items, not from the server's."""
         return self.aggregate_from == 0 or round <= self.aggregate_from
 
     def sends_nothing(self, round: int) -> bool:
+        """True if the server does not aggregate in this round."""
         return self.aggregate_from == 0 or round < self.aggregate_from
 
 
 class ItemServer(NamedTuple):
-    """A server that knows item embeddings and nothing else."""
+    """A server whose state is the item embeddings."""
 
     Q: Float32
 
@@ -90,14 +91,14 @@ def fedavg(server: ItemServer, total: UploadSum) -> ItemServer:
 def starting_rows(
     config: TrainingConfig, download: ItemServer, held: Rows, samples: Samples, cohort: Cohort
 ) -> Float32:
-    """The touched items as the client starts its round with them: the server's, or, while there is
-    no aggregation to replace them, its own."""
+    """The touched items at the start of a client's round: the server's rows, or its own while the
+    server does not aggregate yet."""
     rows = gather(download.Q, samples.touched)
     return overlay(rows, samples.touched, held) if config.trains_alone(cohort.round) else rows
 
 
 def current_rows(download: ItemServer, held: Rows, samples: Samples) -> Float32:
-    """The touched items as they stand on the device after Step 1."""
+    """The touched items on the device after Step 1."""
     if np.array_equal(held.items, samples.touched.items):
         return held.values
     return overlay(gather(download.Q, samples.touched), samples.touched, held)
@@ -111,8 +112,8 @@ def trained_items(
     rows: Float32,
     cohort: Cohort,
 ) -> tuple[Rows, Upload]:
-    """What a client keeps of its trained items, and what it uploads: its table minus the server's,
-    which is zero outside the rows it keeps."""
+    """The trained item rows that a client keeps, and its upload: their difference from the
+    server's rows."""
     trained = Rows(*samples.touched, rows)
     if config.trains_alone(cohort.round):
         trained = merge(held, trained)
@@ -125,7 +126,7 @@ def trained_items(
 
 
 def fold_in(config: TrainingConfig, download: ItemServer, p: Float32, cohort: Cohort) -> Float32:
-    """User vectors for newcomers: trained on their own items alone, the global items frozen."""
+    """User vectors of new users, trained on their own items with the global items frozen."""
     p = p.copy()
     for passes in range(1, _FOLD_IN_PASSES + 1):
         samples = draw_samples(cohort.at_round(passes), config.negatives)

@@ -37,7 +37,7 @@ class Server(NamedTuple):
 @dataclass(frozen=True)
 class Config(LinearConfig):
     ridge: float = setting(300.0, above=0)
-    """Weight lambda of the squared weights."""
+    """Weight lambda of the L2 penalty."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class EASE(CentralMethod):
 
 
 def _invert_in_place(G: Float32) -> None:
-    """The upper triangle of the inverse of a positive definite matrix, in its place. LAPACK counts
-    by columns, so what is our upper triangle is its lower one."""
+    """Invert a positive definite matrix in place; only the upper triangle is valid. LAPACK stores
+    columns first, so its lower triangle is our upper one."""
     _, failed = lapack.spotrf(G.T, lower=1, clean=0, overwrite_a=1)
     if not failed:
         _, failed = lapack.spotri(G.T, lower=1, overwrite_c=1)

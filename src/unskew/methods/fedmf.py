@@ -6,7 +6,7 @@ user vector p_u and the items together on
 
     L_u = - sum r log s(p_u.q_i) + (1 - r) log(1 - s(p_u.q_i))            (Eq. 2)
 
-and uploads the items; the server averages them by sample count (Eq. 11). p_u stays at home.
+and uploads the items; the server averages them by sample count (Eq. 11). p_u stays on the device.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadS
 
 
 class Private(NamedTuple):
-    """What a device keeps: its vector, and the item rows it trained last (the rest of its table is
-    as it was downloaded)."""
+    """The state of a device: its vector, and the item rows it trained last (all other rows are as
+    downloaded)."""
 
     p: Float32
     Q: Rows

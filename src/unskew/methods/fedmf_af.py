@@ -27,7 +27,8 @@ from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadS
 
 
 class Private(NamedTuple):
-    """What a device keeps: its vector, its trained item rows, and those rows fine-tuned (Q + W)."""
+    """The state of a device: its vector, its trained item rows, and those rows fine-tuned (Q +
+    W)."""
 
     p: Float32
     Q: Rows
@@ -37,8 +38,8 @@ class Private(NamedTuple):
 @dataclass(frozen=True)
 class Config(TrainingConfig):
     buffer_rate: float = 0.1
-    """Adam's rate for W (beta). The paper prints none for this ablation; at PFedCLR's 0.01, W moves
-    the scores too little to show."""
+    """Adam's learning rate for W (beta). The paper states none for this ablation; at PFedCLR's
+    0.01, W barely changes the scores."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ items and the network; the server averages both by sample count,
 
     Q_g <- sum_u n_u Q_u / sum_u n_u,    W_g <- sum_u n_u W_u / sum_u n_u.
 
-p_u stays at home, and so does the client's own network, with which it is evaluated.
+p_u stays on the device, and so does the client's own network, with which it is evaluated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Upload, UploadSum
 
 _FOLD_IN_PASSES = 20
-"""How often a newcomer trains its vector on fresh negatives against the frozen global model."""
+"""Number of passes in which a new user trains its vector, each on fresh negatives, against the
+frozen global model."""
 
 
 class Server(NamedTuple):
@@ -47,8 +48,8 @@ class Server(NamedTuple):
 
 
 class Private(NamedTuple):
-    """What a device keeps: its vector, the network as it trained it last, and the item rows it
-    trained last (the rest of its table is as it was downloaded)."""
+    """The state of a device: its vector, the network as it trained it last, and the item rows it
+    trained last (all other rows are as downloaded)."""
 
     p: Float32
     mlp: Float32

@@ -36,21 +36,21 @@ from unskew.settings import setting
 from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Upload, UploadSum
 
 _FOLD_IN_PASSES = 20
-"""A newcomer plays this many rounds by itself, of which nothing is sent."""
+"""Number of rounds that a new user trains alone; nothing is sent."""
 
 
 class Server(NamedTuple):
-    """The shared table D, and the one every device's private table starts from. The latter is
-    common knowledge, drawn from the seed: it is not counted as sent."""
+    """The shared table D, and the initial value of every device's private table, which devices draw
+    from the seed themselves and which does not count as sent."""
 
     Q: Float32
     C_0: Float32
 
 
 class Private(NamedTuple):
-    """What never leaves a device: its score, its table C and, while nothing is aggregated, its own
-    version of D. After that it scores with the server's, as the authors do: its own, gone a round
-    later, scores the same to half a point of HR and would cost as much memory as an upload."""
+    """The state of a device, which never leaves it: its score function, its table C and, while
+    nothing is aggregated, its own D. Afterwards it scores with the server's D, as the authors do;
+    keeping its own would take as much memory as an upload for half a point of HR at most."""
 
     weight: Float32
     bias: Float32
@@ -65,13 +65,13 @@ class Config(TrainingConfig):
     participation: float = 1.0
     """Share of the clients that take part in a round."""
     learning_rate: float = 1e3
-    """SGD's rate for both tables in the first batch of the first round."""
+    """SGD's learning rate for both tables in the first batch of the first round."""
     score_rate: float = 1e-4
-    """The same for the affine score."""
+    """SGD's learning rate for the affine score, likewise."""
     batch_decay: float = setting(0.95, at_most=1)
-    """Both rates are multiplied by this after every batch, afresh each round."""
+    """Factor of both rates after every batch; each round starts again without it."""
     round_decay: float = setting(0.97, at_most=1)
-    """And by this after every round."""
+    """Factor of both rates after every round."""
     weight_decay: float = 1e-6
     """Weight decay of tables and score."""
     independence: float = 1e-3
@@ -180,6 +180,6 @@ class FedRAP(Method):
 
 
 def _tables(download: Server, private: Private) -> tuple[ScaledTable, ScaledTable]:
-    """C_u and D_u as the device has them."""
+    """C_u and D_u of a device."""
     C = ScaledTable(download.C_0, private.C, private.C_scale)
     return C, ScaledTable(download.Q, private.D, private.D_scale)

@@ -1,25 +1,26 @@
 """FedRefit: the user vector is the exact optimum for the items it is used with, every time.
 
 Unskew's own method (2026). PFedCLR calibrates a user vector that was trained against items which
-then moved; here it is solved for anew on the device whenever items arrive, so there is no skew to
-calibrate, and the items are solved for on the server from sums over the devices.
+then moved. Here the device solves for its vector again whenever items arrive, so there is no skew
+to calibrate, and the server solves for the items from sums over the devices.
 
 First rounds, the space. x_u has n_u^-1/2 c_i^-a for each of the user's n_u items, c_i the number of
 users with item i. With orthonormal items U, alternating least squares on |X - P U^T|^2 is
 
     p_u = argmin_p |x_u - U p|^2 = U^T x_u    (device),    U <- orth(sum_u x_u p_u^T)    (server).
 
-Then, what comes next. Reading its history in order, the device solves for its vector after each
-item t, with what is long past faded at two paces: f_t = [p_t fast, p_t slow, 1]. Items V minimise
+Then, the next items. Reading its history in order, the device solves for its vector after each
+item t, with past items decayed at two rates: f_t = [p_t fast, p_t slow, 1]. Items V minimise
 
     sum_u n_u^-1/2 sum_t |y_t - V f_t|^2 + ridge |V|^2,   y_t = sum_(s > t) h^(s-t-1) e_(i_s),
     V = (sum y f^T) (sum f f^T + ridge)^-1,    score_i = V_i . f_T c_i^-b,
 
-exact from one sum. Where a history's order says little, reading it backwards too doubles what
-there is to learn from: V is fitted with the backward reading at full, some and no weight, in one
-round each, and validation chooses between rounds. (The first of these shrinks more and leaves
-popular items alone: what it is for are catalogues with few rows per item.)
-A device sends a row for each item it has and one dense block; its f and its history stay at home.
+exact from one sum. Where the order of a history says little, reading it backwards as well doubles
+the training data: V is fitted with backward weight 1, 0.3 and 0, in one round each, and validation
+chooses between rounds. (The first, meant for catalogues with few rows per item, has a larger ridge
+and does not score popular items down.)
+
+A device sends a row for each item it has and one dense block; its f and its history stay on it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from unskew.types import Cohort, Float32, Float64, Int32, Method, Ragged, Rows, 
 
 
 class Server(NamedTuple):
-    """Orthonormal items U, how many users have each, next-item rows V, and the step of the plan."""
+    """Orthonormal items U, the number of users with each item, next-item rows V, and the step."""
 
     U: Float32
     users: Float32
@@ -47,7 +48,7 @@ class Server(NamedTuple):
 
 
 class Private(NamedTuple):
-    """What a device keeps: its vector, p_u in the first rounds and f_T afterwards."""
+    """The state of a device: its vector, p_u in the first rounds and f_T afterwards."""
 
     p: Float32
 
@@ -55,7 +56,7 @@ class Private(NamedTuple):
 @dataclass(frozen=True)
 class Config:
     rounds: int = setting(8, above=0)
-    """Rounds: those for the space, one per fit, and one that delivers the last fit."""
+    """Rounds: ``space_rounds``, one per fit of V, and one in which devices get the last fit."""
     participation: float = setting(1.0, above=0, at_most=1)
     """Share of the clients that take part in a round; the sums are exact at 1."""
     dim: int = setting(64, above=0)
@@ -63,22 +64,24 @@ class Config:
     space_rounds: int = setting(4, above=0)
     """Rounds that find the space."""
     item_power: float = 0.2
-    """How much popular items count for less in the space (a)."""
+    """Exponent by which popular items count less in the space (a)."""
     fast: float = setting(0.5, at_most=1)
-    """What remains of an item's weight one item later, at the fast pace."""
+    """Decay of an item's weight per later item, in the fast vector."""
     slow: float = setting(0.9, at_most=1)
-    """The same at the slow pace."""
+    """Decay of an item's weight per later item, in the slow vector."""
     horizon: float = setting(0.9, at_most=1)
-    """What remains of a target's weight for each item it lies further ahead (h)."""
+    """Decay of a target's weight per item that it lies further ahead (h)."""
     far_horizon: float = setting(0.95, at_most=1)
-    """The same in fits that read both ways alike, or forward only."""
+    """The decay h in fits that read only forward, or both ways with equal weight."""
     ridge: float = setting(0.003, above=0)
-    """Weight of the squared V, as a share of the mean of f^2; tenfold if both readings count."""
+    """Weight of the L2 penalty on V, as a share of the mean of f^2; tenfold in fits that read both
+    ways."""
     discount: float = 0.25
-    """How much popular items are scored down (b), unless both readings count the same."""
+    """Exponent by which popular items are scored down (b), except in fits that read both ways with
+    equal weight."""
     order: Literal["choose", "forward", "both"] = "choose"
-    """Read histories forward, both ways, or by turns with backward weight 1, .3, 0, for validation
-    to choose."""
+    """Read histories forward, both ways, or with backward weight 1, .3 and 0 in successive rounds,
+    between which validation chooses."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -111,7 +114,7 @@ class FedRefit(Method):
         return server, Private(np.zeros((n_users, 2 * d + 1), np.float32))
 
     def download(self, server: Server) -> Server:
-        """Without V while there is none."""
+        """The server's state, without V while none is fitted."""
         return server if self._fit(server) > 0 else server._replace(V=server.V[:, :0])
 
     def local(
@@ -159,7 +162,7 @@ class FedRefit(Method):
         return score_table(private.p[:, : back.shape[1]], back)
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        """Nothing but the refit: a newcomer's vector is as exact as anybody's."""
+        """A new user's vector is solved for exactly, like anybody's."""
         own = distinct(cohort.positives, cohort.n_items)
         T = self._own_items(download, own)
         if not download.V.shape[1]:
@@ -168,7 +171,7 @@ class FedRefit(Method):
         return Private(read_histories(history_rows(cohort, own), own, T, walk, False)[0])
 
     def _fit(self, server: Server) -> int:
-        """Which fit of V is next; below 0 while the space is being found."""
+        """Number of the next fit of V; negative during the rounds of the space."""
         return int(server.step[0]) - self.config.space_rounds
 
     def _own_items(self, download: Server, own: Ragged) -> Float32:
@@ -182,8 +185,8 @@ class FedRefit(Method):
 
 
 def _orthonormal(S: Float64) -> Float32:
-    """The columns of S made orthonormal; those that depend on the others, but for the rounding of
-    float32 uploads, become zero."""
+    """Orthonormal columns that span S. Columns that depend on the others (up to the rounding of
+    float32 uploads) become zero."""
     Q, R = np.linalg.qr(S)
     size = np.abs(np.diag(R))
     kept: Float64 = Q * (size > 1e-6 * size.max(initial=0))

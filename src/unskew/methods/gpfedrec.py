@@ -47,7 +47,8 @@ from unskew.types import (
 )
 
 _FOLD_IN_PASSES = 20
-"""How often a newcomer trains its vector on fresh negatives against the frozen global items."""
+"""Number of passes in which a new user trains its vector, each on fresh negatives, against the
+frozen global items."""
 
 
 class Server(NamedTuple):
@@ -59,8 +60,8 @@ class Server(NamedTuple):
 
 
 class Private(NamedTuple):
-    """What a device keeps: its number, its vector and network, and its table: the factor f and what
-    the rows it trained last have beyond r_u + f (g - r_u)."""
+    """The state of a device: its number, its vector and network, and its table: the factor f and
+    what the rows it trained last have beyond r_u + f (g - r_u)."""
 
     user: Int64
     p: Float32
@@ -76,15 +77,16 @@ class Config(TrainingConfig):
     local_epochs: int = 1
     """Local epochs E per round."""
     learning_rate: float = 0.1
-    """SGD's rate for the network (eta)."""
+    """SGD's learning rate for the network (eta)."""
     rate_factor: float = 80.0
-    """Users learn at eta x this / participation - eta, items at eta x this x n_items - eta."""
+    """The rate of users is eta x this / participation - eta, of items eta x this x n_items -
+    eta."""
     tolerance: float = 0.0
     """Local training stops once its mean loss changes by less than this share (0: never)."""
     reg: float = 1.0
     """Weight of the pull to the client's own aggregated table."""
     threshold: float = 1.0
-    """Neighbours are those at a distance above this times the mean distance."""
+    """Clients at a distance above this times the mean distance are neighbours."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,7 +171,7 @@ class GPFedRec(Method):
 
 
 def own_tables(download: Server, users: Int64) -> Float32:
-    """r_u - g of these users, flat. (Newcomers, who have none, do not use what they get here.)"""
+    """r_u - g of these users, flat. New users have none and do not use theirs."""
     known = np.minimum(users, len(download.entries) - 1)
     return unpack(_packed(download), known, 0, download.Q.size)
 

@@ -23,7 +23,8 @@ from unskew.types import CentralMethod, Cohort, Float32, Int32
 
 
 class Server(NamedTuple):
-    """Each item's nearest items and their similarity, most similar first; 0 similarity fills up."""
+    """Each item's nearest items and their similarity, most similar first, padded with similarity
+    0."""
 
     neighbours: Int32
     similarity: Float32
@@ -32,9 +33,9 @@ class Server(NamedTuple):
 @dataclass(frozen=True)
 class Config(LinearConfig):
     neighbours: int = setting(50, above=0)
-    """Neighbours k kept per item."""
+    """Number of neighbours per item (k)."""
     shrinkage: float = 10.0
-    """Added to the denominator: similarity on the word of few users counts less."""
+    """Added to the denominator, so that similarity seen in few users counts less."""
 
 
 @dataclass(frozen=True)

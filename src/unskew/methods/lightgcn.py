@@ -63,13 +63,13 @@ class Config:
     layers: int = setting(3, above=0)
     """Propagation layers K."""
     batches: int = setting(10, above=0)
-    """Batches an epoch is cut into; each costs a propagation over the whole graph."""
+    """Batches per epoch; each costs a propagation over the whole graph."""
     learning_rate: float = setting(0.03, above=0)
     """Adam's rate."""
     negatives: int = 1
-    """Negatives each positive is ranked against, drawn afresh each epoch."""
+    """Negatives drawn per positive, anew in each epoch."""
     decay: float = 1e-3
-    """Weight of the squared initial embeddings of each pair beside its loss."""
+    """Weight of the L2 penalty on the initial embeddings of each pair."""
     init_scale: float = setting(0.1, above=0)
     """Standard deviation of the initial embeddings."""
 

@@ -1,8 +1,7 @@
 """local: no federation. Every client trains FedMF's model on its own items and sends nothing.
 
-The comparison that tells what a federation is worth: FedMF (Chai et al. 2021; see fedmf.py) with
-the server switched off. Items keep what the client itself has taught them; the others stay as they
-were at the start.
+Shows what a federation is worth: FedMF (Chai et al. 2021; see fedmf.py) with the server switched
+off. Each client changes the items it samples; the others keep their initial values.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from unskew.types import CentralMethod, Cohort, Float32, Int64
 
 
 class Server(NamedTuple):
-    """Items and weights with Adam's moments, and how many steps it has taken."""
+    """Items and weights with Adam's moments, and its number of steps."""
 
     Q: Float32
     mQ: Float32

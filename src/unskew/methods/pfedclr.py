@@ -48,8 +48,8 @@ from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadS
 
 
 class Private(NamedTuple):
-    """What never leaves a device: its vector, its buffer (for ``full``, A is W and B is empty), and
-    the item rows it trained last."""
+    """The state of a device, which never leaves it: its vector, its buffer (for ``full``, A is W
+    and B is empty), and the item rows it trained last."""
 
     p: Float32
     A: Rows
@@ -94,7 +94,7 @@ class PFedCLR(Method):
         return ItemServer(initial_items(n_items, c.dim, seed)), private
 
     def unread_fields(self, round: int) -> tuple[str, ...]:
-        """Once there is aggregation, a round replaces the items of the last one unseen."""
+        """Once the server aggregates, a round replaces the item rows without reading them."""
         return () if self.config.trains_alone(round) else ("Q",)
 
     def draw(self, cohort: Cohort) -> Cohort:

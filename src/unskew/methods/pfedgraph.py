@@ -63,7 +63,7 @@ class Server(NamedTuple):
 
 
 class Private(NamedTuple):
-    """What a device keeps: its number, its vector, and the rows of its own table that differ from
+    """The state of a device: its number, its vector, and the rows of its own table that differ from
     the common start."""
 
     user: Int64
@@ -76,7 +76,7 @@ class Config(_training.TrainingConfig):
     aggregated: float = setting(0.1, above=0, at_most=1)
     """Share of a round's clients that send their table and are given an aggregate."""
     evenness: float = setting(0.8, above=0)
-    """How much the weights keep to the sample shares, against the likeness of models (lambda)."""
+    """Pull of the weights towards the sample shares, against the similarity of models (lambda)."""
     pull: float = 0.01
     """Weight of the local pull towards the direction of the aggregate (rho)."""
 
@@ -109,12 +109,12 @@ class PFedGraph(Method):
         return _nobodys(Q), private
 
     def download_bytes(self, download: Server) -> int:
-        """On average: a client is given a table if it sent its own in the round before."""
+        """The mean over clients: one gets a table if it sent its own in the round before."""
         share = self.config.participation * self.config.aggregated
         return int(download.Q.nbytes * share) if len(download.users) else download.Q.nbytes
 
     def retained_download(self, download: Server) -> Server:
-        """A client's aggregate has become its own table: only the common start is needed later."""
+        """The common start: a client has merged its aggregate into its own table."""
         return _nobodys(download.Q)
 
     def local(

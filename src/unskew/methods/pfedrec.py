@@ -36,12 +36,13 @@ from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
 _FOLD_IN_PASSES = 20
-"""How often a newcomer fits its score function on fresh negatives to the frozen global items."""
+"""Number of passes in which a new user fits its score function, each on fresh negatives, to the
+frozen global items."""
 
 
 class Private(NamedTuple):
-    """What never leaves a device: its score function, bias included, and the item rows it
-    fine-tuned last (the rest of its table is as it was downloaded)."""
+    """The state of a device, which never leaves it: its score function, bias included, and the item
+    rows it fine-tuned last (all other rows are as downloaded)."""
 
     theta: Float32
     bias: Float32

@@ -18,7 +18,7 @@ from unskew.types import CentralMethod, Cohort, Float32
 
 
 class Server(NamedTuple):
-    """How many users have each item."""
+    """The number of users with each item."""
 
     users: Float32
 
