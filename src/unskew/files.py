@@ -2,7 +2,7 @@
 
 Every JSON and tensor file names its format and version. Tensors are saved as safetensors. The
 safetensors writer needs each tensor whole in memory; a federation's devices are many small arrays,
-so :func:`write_tensors` streams them in the same published format (an 8-byte length, a JSON header,
+so ``write_tensors`` streams them in the same published format (an 8-byte length, a JSON header,
 the raw bytes), and safetensors itself reads them back.
 """
 

@@ -1,7 +1,7 @@
 """Algebra of ragged arrays: one run of entries per user, cut out of flat arrays by ``indptr``.
 
 User ``u`` owns the entries ``indptr[u]:indptr[u + 1]`` of every flat array. The two types are
-:class:`~unskew.types.Ragged` (items) and :class:`~unskew.types.Rows` (items with a vector each).
+``Ragged`` (items) and ``Rows`` (items with a vector each).
 """
 
 from __future__ import annotations

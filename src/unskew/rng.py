@@ -2,8 +2,8 @@
 
 A stream's n-th value is a hash of its name and n (SplitMix64: Steele, Lea & Flood, OOPSLA 2014),
 so no draw depends on how many threads there are, in which order clients run, or whether the run
-was resumed. Kernels use :func:`stream` and :func:`next_uint64`; code outside kernels asks for a
-NumPy generator with the same kind of name.
+was resumed. Kernels use ``stream`` and ``value``; code outside kernels gets a NumPy generator from
+``generator``, named in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 class Purpose(enum.IntEnum):
-    """What a stream is for. Values are part of every saved result: add, never renumber."""
+    """The use of a stream. Saved results depend on the values: add new ones, never renumber."""
 
     INIT_ITEMS = 1
     INIT_USER = 2
@@ -61,12 +61,12 @@ def value(state: np.uint64, counter: int) -> np.uint64:
 
 @numba.njit(inline="always")
 def below(bits: np.uint64, n: int) -> int:
-    """An integer in [0, n) from the upper 32 bits; the bias, under n / 2**32, cannot be seen."""
+    """An integer in [0, n) from the upper 32 bits, with a bias below n / 2**32."""
     return int(((bits >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
 
 
 def generator(seed: int, purpose: Purpose, *coordinates: int) -> np.random.Generator:
-    """A NumPy generator for a named stream, for the few draws made outside kernels."""
+    """A NumPy generator for a named stream, for draws outside kernels."""
     # The seed in two words and the number of coordinates keep different names from coinciding.
     words = (seed & 0xFFFFFFFF, seed >> 32, int(purpose), len(coordinates), *coordinates)
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))

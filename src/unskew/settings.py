@@ -1,7 +1,7 @@
 """One validator of settings, for Python, TOML files and the command line.
 
-A settings class is a frozen dataclass. Its annotations give the types, :func:`setting` the bounds,
-and ``__post_init__`` calls :func:`check_settings`. Numbers must be finite and, unless a bound says
+A settings class is a frozen dataclass. Its annotations give the types, ``setting`` the bounds,
+and ``__post_init__`` calls ``check_settings``. Numbers must be finite and, unless a bound says
 otherwise, at least 0.
 """
 

@@ -1,8 +1,7 @@
-"""The few value types every room shares.
+"""Value types that all rooms share, and the protocol of a method.
 
-Two shapes carry everything: arrays whose first axis is the user, and *ragged* values (one run of
-entries per user, cut by ``indptr``) for what differs in length from user to user. Nothing here
-computes; nothing here knows a file, a method or a round loop.
+Arrays have the user as their first axis. Data whose length differs per user is *ragged*: one run of
+entries per user, cut out of a flat array by ``indptr``.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ Bool = NDArray[np.bool_]
 
 
 class UnskewError(Exception):
-    """Something the user can mend: one sentence that says what, where and how.
+    """An error the user can mend: one sentence that says what, where and how.
 
     The command prints it without a traceback and exits with a non-zero code.
     """
 
 
 class Ragged(NamedTuple):
-    """One list of item numbers per user: user ``u`` owns ``items[indptr[u]:indptr[u + 1]]``."""
+    """One list of item numbers per user: user ``u`` has ``items[indptr[u]:indptr[u + 1]]``."""
 
     indptr: Int64
     items: Int32
@@ -62,8 +61,8 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Interactions:
-    """What a source holds, row by row, in the file's order. Users and items are numbered in order
-    of first appearance; ``user_ids[n]`` and ``item_ids[n]`` are the labels they had in the file."""
+    """The rows of a source in the file's order. Users and items are numbered by first appearance;
+    ``user_ids[n]`` and ``item_ids[n]`` are their labels in the file."""
 
     name: str
     users: Int32
@@ -80,17 +79,17 @@ class Interactions:
     min_user_rows: int = 3
     """Users with fewer rows are left out of the federation (the source's published rule)."""
     notes: tuple[str, ...] = ()
-    """What was dropped or changed on reading, for the user to see."""
+    """What reading dropped or changed, in sentences for the user."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A federation ready to train: who trains on what, and what is held out.
+    """A federation ready to train: the training items of each user, and what is held out.
 
-    ``train`` keeps every training row (a pair may repeat under the ``paper`` protocol);
-    ``seen`` is its sorted set per user. ``excluded`` says which items training may never draw as
-    negatives: it contains ``seen`` and, under ``paper`` only, the held-out items too.
-    ``sampled`` holds the fixed candidates of the sampled metrics, -1 where a user has too few.
+    ``train`` has every training row (a pair may repeat under the ``paper`` protocol); ``seen`` has
+    each user's distinct training items, ascending. ``excluded`` are the items that training never
+    draws as negatives: ``seen`` and, under ``paper`` only, the held-out items too. ``sampled`` has
+    the fixed candidates of the sampled metrics, padded with -1.
     """
 
     data: str
@@ -149,8 +148,8 @@ class Cohort(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """Everything that leaves the devices, and nothing else: per user the item rows it changed (as
-    differences from what it downloaded), an optional dense part, and its aggregation weight."""
+    """Everything that leaves the devices, and nothing else: for each user the item rows it changed
+    (as differences from the download), an optional dense part, and its aggregation weight."""
 
     rows: Rows
     dense: Float32
@@ -163,7 +162,7 @@ class Upload(NamedTuple):
 
 
 class UploadSum(NamedTuple):
-    """The weighted sum of uploads, all that a server under secure aggregation ever sees."""
+    """The weighted sum of uploads: all that a server sees under secure aggregation."""
 
     rows: Float64
     dense: Float64
@@ -172,15 +171,15 @@ class UploadSum(NamedTuple):
 
 
 class Uploads(NamedTuple):
-    """A whole cohort's uploads one by one, for the methods whose server must see them so."""
+    """The single uploads of a cohort, for methods whose server needs each of them."""
 
     users: Int64
     upload: Upload
 
 
 Aggregation = Literal["sum", "individual", "central"]
-"""Whether the server needs only the sum of the uploads (so that secure aggregation works), each
-upload by itself, or, for the baselines that are not federated at all, the interactions."""
+"""What the server needs: the sum of the uploads (so that secure aggregation works), each upload,
+or, for baselines that are not federated, all interactions."""
 
 
 class Model(Protocol):

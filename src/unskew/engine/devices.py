@@ -120,7 +120,7 @@ class Devices:
 
     @staticmethod
     def from_arrays(named: Mapping[str, NDArray[Any]], private: Any, download: Any) -> Devices:
-        """The inverse of :meth:`arrays`; ``private`` and ``download`` give the types to build."""
+        """The inverse of ``arrays``; ``private`` and ``download`` give the types to build."""
         leaves: dict[str, Any] = {}
         for name, leaf in zip(private._fields, private, strict=True):
             if isinstance(leaf, Rows):
