@@ -73,9 +73,7 @@ def make(name: str, **settings: Any) -> Any:
 
 def make_case(method: Any, split: Split, stays_home: tuple[str, ...] = ()) -> Case:
     federation = Federation(method, split, SEED)
-    state = federation.start()
-    for _ in range(ROUNDS):
-        federation.step(state)
+    state = federation.run(ROUNDS)
     return Case(method, split, state.server, state.devices, stays_home)
 
 
@@ -93,6 +91,8 @@ def leaves(value: Any, name: str = "") -> Leaves:
         return {name: value}
     if isinstance(value, float | int):
         return {name: np.array(value)}
+    if value is None:
+        return {}
     named: Leaves = {}
     for field, part in zip(value._fields, value, strict=True):
         named |= leaves(part, f"{name}.{field}" if name else field)
