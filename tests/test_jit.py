@@ -34,13 +34,17 @@ def copy(tmp_path: Path) -> Path:
     return package
 
 
-def run(package: Path, **environment: str) -> tuple[int, int, Path]:
+def run(package: Path, show: str = _SHOW, **environment: str) -> tuple[int, int, Path]:
     """The kernel's result, how often it came from the cache, and where the cache is."""
-    kept = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     settings = {"PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", _SHOW]
+    settings["NUMBA_CACHE_DIR"] = ""
+    command = [sys.executable, "-c", show]
     done = subprocess.run(
-        command, env=kept | settings | environment, capture_output=True, text=True, check=False
+        command,
+        env={**os.environ, **settings, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     result, hits, folder = done.stdout.split()
@@ -83,3 +87,9 @@ def test_only_the_folders_used_last_are_kept(copy: Path) -> None:
     folder = run(copy)[2]
     kept = {path.name for path in place.glob("kernels-*")}
     assert kept == {folder.name, *(f"kernels-{age}" for age in range(15))}
+
+
+def test_a_cache_that_vanishes_while_in_use_is_no_error(copy: Path) -> None:
+    show = _SHOW.replace("print(", "import shutil; shutil.rmtree(cache_folder())\nprint(", 1)
+    show = show.replace("print(", "cache_folder().write_text('in the way')\nprint(", 1)
+    assert run(copy, show)[0] == 2

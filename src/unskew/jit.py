@@ -7,11 +7,13 @@ made of, so machine code of other sources is never loaded.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -25,6 +27,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parent
 _MAX_FOLDERS = 16
 """Cache folders to keep in one place: the current one and those used last before it."""
+_MIN_AGE = 24 * 3600.0
+"""Seconds for which an unused cache folder is kept in any case: a process may still write to it."""
 
 
 def jit(function: F) -> F:
@@ -74,9 +78,13 @@ def _source_hash() -> str:
 
 
 def _remove_old_folders(place: Path) -> None:
-    folders = sorted(place.glob("kernels-*"), key=lambda folder: folder.stat().st_mtime)
-    for folder in folders[:-_MAX_FOLDERS]:
-        shutil.rmtree(folder, ignore_errors=True)
+    used = {}
+    for folder in place.glob("kernels-*"):
+        with contextlib.suppress(OSError):  # another process may have removed it
+            used[folder] = folder.stat().st_mtime
+    for folder in sorted(used, key=used.__getitem__)[:-_MAX_FOLDERS]:
+        if time.time() - used[folder] > _MIN_AGE:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Locator(caching._CacheLocator):
@@ -105,4 +113,11 @@ class _Results(caching.CompileResultCacheImpl):
 
 
 class _Cache(caching.FunctionCache):
+    """A cache that cannot be read or written, perhaps because its folder is gone, is no error."""
+
     _impl_class = _Results
+
+    @contextlib.contextmanager
+    def _guard_against_spurious_io_errors(self) -> Iterator[None]:
+        with contextlib.suppress(OSError):
+            yield
