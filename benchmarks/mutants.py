@@ -173,7 +173,7 @@ def _tests_pass(tree: Path, room: str, limit: float) -> bool:
     words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *TESTS[room]]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     # The cache is named by the kernels' sources (unskew.jit): a mutant never meets stale code.
-    environment["NUMBA_CACHE_DIR"] = str(tree.parent / "numba")
+    environment.setdefault("NUMBA_CACHE_DIR", str(tree.parent / "numba"))
     with (tree.parent / "pytest.log").open("w") as log:
         how: Any = {"cwd": tree, "env": environment, "stdout": log, "stderr": subprocess.STDOUT}
         process = subprocess.Popen([sys.executable, *words], start_new_session=True, **how)

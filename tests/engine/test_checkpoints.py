@@ -194,3 +194,38 @@ def test_saving_takes_a_tenth_of_the_time_at_most(
     np.testing.assert_array_equal(
         rounds_saved(tmp_path, tiny_split, monkeypatch, 1, 0.05), np.arange(1, 26)
     )
+
+
+def test_a_whole_run_calls_saves_and_resumes(
+    tmp_path: Path, tiny_split: Split, uninterrupted: list[dict[str, Any]]
+) -> None:
+    """Stopped after round 2, continued from the checkpoint, then from a state in memory."""
+    federation, calls = federation_of(tiny_split, rounds=ROUNDS), list[tuple[str, int]]()
+
+    def before(state: State) -> None:
+        calls.append(("before", state.round))
+
+    def after(state: State, row: Any) -> None:
+        assert row is state.rows[-1]
+        row["note"] = state.round
+        calls.append(("after", state.round))
+
+    def run(rounds: int | None, state: State | None = None) -> State:
+        calls.clear()
+        checkpoints = Checkpoints(tmp_path) if state is None else None
+        return federation.run(
+            rounds, state=state, checkpoints=checkpoints, before_round=before, on_round=after
+        )
+
+    assert contents(run(2)) == uninterrupted[2]
+    assert calls == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
+    resumed = run(3)
+    assert calls == [("before", 2), ("after", 3)]
+    assert [row["note"] for row in resumed.rows] == [1, 2, 3], "notes are saved with their round"
+    saved = Checkpoints(tmp_path).load(federation)
+    assert saved is not None
+    assert contents(saved) == uninterrupted[3]
+    assert contents(run(None, saved)) == uninterrupted[ROUNDS], "by default the method's rounds"
+    assert [call for call in calls if call[0] == "after"] == [("after", 4), ("after", 5)]
+    assert run(1).round == 3, "a run that is further already is left as it is"
+    assert not calls
