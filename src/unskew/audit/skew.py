@@ -192,13 +192,10 @@ def audit_skew(
         users = np.intersect1d(federation.cohort_of(round), watched)
         if not len(users):
             continue
-        cohort = federation.cohort(users, round)
         read = solved_clients if name == "fedrefit" else trained_clients
-        views = read(
-            method, before, method.download(state.server), state.devices.take(users), cohort
-        )
+        after, private = method.download(state.server), state.devices.take(users)
         found, vectors = [], []
-        for client in views:
+        for client in read(method, before, after, private, federation.cohort(users, round)):
             row, pair = _measure(client, round, histories)
             vectors.append(pair)
             found.append(row | {"variant": name, "user": str(split.user_ids[client.user])})

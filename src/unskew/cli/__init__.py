@@ -6,19 +6,22 @@ import ctypes
 import sys
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
-_LARGE = 4 * 2**20
-"""Bytes of what is given back to the system as soon as it is freed. Left alone, the library raises
-this to the largest it has seen freed, and what is large and short-lived then lies among what is
-small and stays."""
+LARGE_BLOCK_BYTES = 4 * 2**20
+"""Blocks of at least this size go back to the system as soon as they are freed. By default the C
+library raises this limit to the largest block it has freed, and large short-lived blocks then lie
+among small long-lived ones."""
 
 
 def share_one_heap() -> None:
-    """Have all threads allocate from one heap, before there are any. The GNU C library gives each
-    its own, and what one thread has freed then serves no other: with devices that each hold a whole
-    item table, half as much memory again. (Elsewhere there is no such setting; nothing happens.)"""
+    """Make all threads allocate from one heap; call it before threads start.
+
+    The GNU C library gives each thread a heap of its own, and no thread reuses what another has
+    freed. With devices that each hold a whole item table that costs half as much memory again. On
+    other systems this does nothing.
+    """
     try:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
     except (AttributeError, OSError, TypeError):
         return
 

@@ -15,8 +15,8 @@ Threads = Annotated[int, typer.Option(help="Threads (0: all cores). Changes the 
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with <name>/ratings.csv; default $UNSKEW_DATA.")
 ]
-_MOST_SEEDS = 10_000
-"""In one range: more is a slip of the finger."""
+MAX_SEEDS_IN_RANGE = 10_000
+"""A longer range in --seeds is taken for a typing error."""
 
 
 def _print_version(asked: bool) -> None:
@@ -32,16 +32,17 @@ Version = Annotated[
 
 
 def before_any_command(version: Version = False) -> None:
-    """What can be asked of the command itself."""
+    """Options of the command itself."""
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parse seeds such as 0,1,2 or 0-4."""
     try:
         seeds: list[int] = []
         for part in text.split(","):
             first, _, last = part.partition("-")
             several = range(int(first), int(last or first) + 1)
-            if not 1 <= len(several) <= _MOST_SEEDS:
+            if not 1 <= len(several) <= MAX_SEEDS_IN_RANGE:
                 raise ValueError
             seeds.extend(several)
         return tuple(seeds)
@@ -50,6 +51,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
+    """Parse key=value pairs; ``option`` names their option in errors."""
     parsed = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

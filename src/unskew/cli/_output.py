@@ -1,4 +1,4 @@
-"""What every command shares: where output goes, tables, JSON, and one clear sentence for errors."""
+"""Output of all commands: consoles, tables, JSON, and formatted figures."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ if TYPE_CHECKING:
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 stdout = Console(soft_wrap=not sys.stdout.isatty(), **_PLAIN)
 stderr = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), **_PLAIN)
-_GAP = 2
+COLUMN_GAP = 2
 """Spaces between the columns of a table."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object and nothing else; NaN has no place in JSON and becomes null."""
+    """Print one JSON object and nothing else; NaN and infinity become null."""
     sys.stdout.write(json.dumps(_finite(value), ensure_ascii=False) + "\n")
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
 ) -> None:
-    """A table; where the terminal is too narrow for whole words side by side, a list of each row's
-    cells instead."""
+    """Print a table, or a list of cells if the terminal is too narrow for whole words."""
     figures = [i > 0 and all(_is_figure(row[i]) for row in rows) for i in range(len(columns))]
     widths = _widths([columns, *rows], figures, stdout.width)
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
@@ -48,12 +47,14 @@ def print_table(
 
 
 def _widths(lines: Sequence[Sequence[str]], figures: Sequence[bool], room: int) -> list[int] | None:
-    """Widths of columns that break lines between words only, the widest narrowed first and figures
-    last; None if there is no room for that."""
+    """Column widths that break lines between words only; None if there is no room for that.
+
+    The widest columns are narrowed first, columns of figures last.
+    """
     columns = list(zip(*lines, strict=True))
     widths = [max(map(cell_len, cells)) for cells in columns]
     least = [max(cell_len(word) for word in " ".join(cells).split() or [""]) for cells in columns]
-    room -= _GAP * (len(columns) - 1)
+    room -= COLUMN_GAP * (len(columns) - 1)
     if sum(least) > room:
         return None
     while sum(widths) > room:
@@ -63,7 +64,7 @@ def _widths(lines: Sequence[Sequence[str]], figures: Sequence[bool], room: int) 
 
 
 def _stack(table: Table, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A line for each cell that says something, an empty line between rows."""
+    """Add a line for each cell with content, and an empty line between rows."""
     table.show_header = False
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -82,6 +83,7 @@ def mean_std(summary: Summary) -> str:
 
 
 def size(n_bytes: float) -> str:
+    """Format a number of bytes as 1.5 MB."""
     for unit in ("B", "KB", "MB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"

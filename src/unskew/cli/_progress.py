@@ -1,4 +1,4 @@
-"""Long work shows where it is and the time left: live on a terminal, plain lines elsewhere."""
+"""Progress of long work with the time left: live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from rich.progress import (
 from unskew.cli._output import stderr
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_LINES = 10
-_QUIET_SECONDS = 20.0
-_NARROW = 90
-"""Columns below which a live line leaves out what the command itself says."""
+LINES_PER_SEED = 10
+"""Lines printed per seed where there is no terminal."""
+MAX_QUIET_SECONDS = 20.0
+"""A line is printed after this time at the latest."""
+NARROW_COLUMNS = 90
+"""A narrower terminal gets shorter progress lines."""
 
 
 def sparkline(values: list[float], width: int = 20) -> str:
-    """A curve in one line of text."""
+    """A curve as one line of block characters."""
     if len(values) > width:
         step = len(values) / width
         values = [values[int((i + 1) * step) - 1] for i in range(width)]
@@ -57,7 +59,7 @@ class RoundProgress(_Display):
         self._curve: list[float] = []
         self._seed: int | None = None
         self._done = 0
-        self._began = self._spoken = time.monotonic()
+        self._began = self._printed_at = time.monotonic()
         self._task: TaskID | None = None
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -79,7 +81,7 @@ class RoundProgress(_Display):
         if self._live:
             self._update(seed, row, rounds)
         else:
-            self._speak(seed, row, rounds)
+            self._print_line(seed, row, rounds)
 
     def _update(self, seed: int, row: dict[str, Any], rounds: int) -> None:
         width = max(6, min(20, stderr.width - 70))
@@ -89,7 +91,7 @@ class RoundProgress(_Display):
         )
         total = rounds * self._n_seeds
         description = f"{self._label}, seed {seed}"
-        if stderr.width < _NARROW:  # the count and the time left come first
+        if stderr.width < NARROW_COLUMNS:  # the count and the time left come first
             description, figures = f"seed {seed}", f"val NDCG {self._curve[-1]:.4f}"
         if self._task is None:
             self._task = self._progress.add_task(description, total=total, figures=figures)
@@ -97,11 +99,11 @@ class RoundProgress(_Display):
             return
         self._progress.update(self._task, advance=1, description=description, figures=figures)
 
-    def _speak(self, seed: int, row: dict[str, Any], rounds: int) -> None:
+    def _print_line(self, seed: int, row: dict[str, Any], rounds: int) -> None:
         now = time.monotonic()
-        due = row["round"] % max(1, rounds // _LINES) == 0
-        if due or row["round"] == 1 or now - self._spoken > _QUIET_SECONDS:
-            self._spoken = now
+        due = row["round"] % max(1, rounds // LINES_PER_SEED) == 0
+        if due or row["round"] == 1 or now - self._printed_at > MAX_QUIET_SECONDS:
+            self._printed_at = now
             left = (now - self._began) / self._done * (rounds - row["round"])
             stderr.print(
                 f"{self._label}, seed {seed}: round {row['round']}/{rounds}, "
@@ -145,11 +147,11 @@ class CellProgress(_Display):
 
 
 class DownloadProgress(_Display):
-    """Bytes of a download, with the time left where the server says how many there are."""
+    """Bytes of a download, with the time left if the server sends the size."""
 
     def __init__(self, label: str) -> None:
         self._label, self._task = label, None
-        self._spoken = 0.0
+        self._printed_at = 0.0
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -165,6 +167,6 @@ class DownloadProgress(_Display):
             if self._task is None:
                 self._task = self._progress.add_task(self._label, total=total)  # type: ignore[assignment]
             self._progress.update(self._task, completed=done, total=total)  # type: ignore[arg-type]
-        elif time.monotonic() - self._spoken > _QUIET_SECONDS or done == total:
-            self._spoken = time.monotonic()
+        elif time.monotonic() - self._printed_at > MAX_QUIET_SECONDS or done == total:
+            self._printed_at = time.monotonic()
             stderr.print(f"{self._label}: {done} of {total or 'unknown'} bytes")

@@ -1,4 +1,4 @@
-"""unskew compare, recommend, methods: what can be done with runs that exist."""
+"""unskew compare, recommend, methods."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def resume(
     threads: Threads = 0,
     json: Json = False,
 ) -> None:
-    """Go on with a run that was stopped; the result is the same as if it had not been."""
+    """Resume a stopped run. The result is bit-identical to an uninterrupted one."""
     spec, command = read_spec(folder)
     _show(run_with_progress(spec, folder, data_dir, threads, command, resume=True), json)
 
@@ -200,7 +200,7 @@ def gather_ldp(
     kind: str | None,
     least_users: int | None = None,
 ) -> dict[str, Any]:
-    """The privacy options that were given; rows may be kept back without any noise."""
+    """The privacy options that were given; --ldp-least-users works without noise."""
     if least_users is not None and noise is None and epsilon is None:
         noise = 0.0
     names = ("noise", "epsilon", "delta", "clip", "norm", "kind", "least_users")
@@ -209,7 +209,7 @@ def gather_ldp(
 
 
 def privacy_lines(account: Mapping[str, Any]) -> list[str]:
-    """A private run's account in words: what was done, the paper's epsilon, the guarantee."""
+    """Sentences on a privacy account: the mechanism, the paper's epsilon, the guarantee."""
     clip = account["clip"]
     bound = "" if clip is None else f", uploads clipped to {account['norm']} norm {clip:g}"
     paper = account["paper_epsilon"]

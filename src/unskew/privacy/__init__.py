@@ -1,4 +1,4 @@
-"""What devices do to an upload before it leaves, and what that guarantees."""
+"""Local differential privacy: clipping and noise on uploads, and what they guarantee."""
 
 from unskew.privacy._accounting import (
     DELTA,

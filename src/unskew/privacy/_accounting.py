@@ -1,14 +1,14 @@
-"""What noise guarantees. Two figures that must not be confused:
+"""The guarantee of noise. Two figures that must not be confused:
 
 * the paper's epsilon, S_u / lambda with S_u = 2 p_u eta C, the sensitivity of the **aggregate** to
-  one client, one round at a time. A server that sees single uploads is not bound by it;
-* the guarantee of the local mechanism itself: two uploads clipped to norm C differ by at most 2C
-  whatever the client's data, so noise of scale b gives each upload 2C / b, and the rounds a client
-  takes part in compose. Composition is computed by Google's ``dp-accounting`` from privacy loss
-  distributions, which is tight up to rounding against privacy.
+  one client in one round. It does not bind a server that sees single uploads;
+* the guarantee of the local mechanism: two uploads clipped to norm C differ by at most 2C whatever
+  the client's data, so noise of scale b gives each upload epsilon 2C / b, and the rounds of a
+  client compose. Google's ``dp-accounting`` composes privacy loss distributions, which is tight up
+  to rounding, and rounds to the safe side.
 
-A vector's Laplace noise at L1 distance D is never easier to see through than one number's at that
-distance, nor is a Gaussian's at L2 distance D, so the accountant's one-number mechanisms serve.
+Vector Laplace noise at L1 distance D is at least as private as scalar noise at that distance, and
+so is vector Gaussian noise at L2 distance D. So the accountant's scalar mechanisms apply.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from unskew.privacy._mechanism import LocalPrivacy, Mechanism, Shape
 from unskew.types import Int64, UnskewError
 
 DELTA = 1e-5
-_STEPS = 2000
-"""Discretisation: this many steps per mechanism's largest privacy loss, or finer."""
-_FINEST, _COARSEST = 1e-4, 1.0
-"""Coarser than that, with an epsilon in the thousands, the simple bound is as good."""
+MIN_STEPS = 2000
+"""Minimum number of discretisation steps up to a mechanism's largest privacy loss."""
+FINEST_STEP, COARSEST_STEP = 1e-4, 1.0
+"""Range of a discretisation step. Beyond it, with epsilon in the thousands, the simple bound is
+used."""
 
 
 def sensitivity(mechanism: Mechanism, shape: Shape) -> float:
-    """How far two clipped uploads can lie apart, in the norm the noise answers to: L1 for Laplace,
-    L2 for the Gaussian. Infinite without a clip."""
+    """Largest distance of two clipped uploads, in L1 for Laplace and in L2 for Gaussian noise;
+    infinite without a clip."""
     if mechanism.clip is None:
         return math.inf
     bound = mechanism.clip
@@ -46,29 +47,29 @@ def sensitivity(mechanism: Mechanism, shape: Shape) -> float:
 
 
 def local_epsilon(kind: str, ratio: float, rounds: int, delta: float = DELTA) -> float:
-    """epsilon at ``delta`` of ``rounds`` uploads under noise ``ratio`` times their sensitivity."""
+    """epsilon at ``delta`` of ``rounds`` uploads with noise ``ratio`` times their sensitivity."""
     if rounds == 0:
         return 0.0
     if not 0 < ratio < math.inf:
         return math.inf if ratio <= 0 else 0.0
-    pld = _distributions()
+    pld = _import_accountant()
     if kind == "laplace":
-        interval, simple = max(_FINEST, 1 / ratio / _STEPS), rounds / ratio
+        interval, simple = max(FINEST_STEP, 1 / ratio / MIN_STEPS), rounds / ratio
         make = pld.from_laplace_mechanism
     else:
         # mu^2 / 2 + mu sqrt(2 ln(1 / delta)): Bun & Steinke, 2016, Proposition 1.3.
         mu = math.sqrt(rounds) / ratio
         simple = mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta))
-        interval = max(_FINEST, (0.5 / ratio**2 + 6 / ratio) / _STEPS)
+        interval = max(FINEST_STEP, (0.5 / ratio**2 + 6 / ratio) / MIN_STEPS)
         make = pld.from_gaussian_mechanism
-    if interval > _COARSEST:
+    if interval > COARSEST_STEP:
         return simple
     one = make(ratio, value_discretization_interval=interval)
     return min(float(one.self_compose(rounds).get_epsilon_for_delta(delta)), simple)
 
 
 def calibrated_noise(wanted: LocalPrivacy, rounds: int) -> float:
-    """The least noise with which ``rounds`` uploads stay within the budget, by bisection."""
+    """Smallest noise with which ``rounds`` uploads stay within the budget, by bisection."""
     assert wanted.epsilon is not None
     assert wanted.clip is not None
     apart = sensitivity(wanted.with_noise(1.0), Shape(1, 1, 0))
@@ -87,9 +88,11 @@ def calibrated_noise(wanted: LocalPrivacy, rounds: int) -> float:
 def sum_epsilon(
     mechanism: Mechanism, shape: Shape, clients: int, rounds: int, delta: float = DELTA
 ) -> float | None:
-    """epsilon of a sum seen under secure aggregation: Gaussian noise of all its clients adds up to
-    sqrt(clients) times one's, while one client moves it no further. None for Laplace, whose sums
-    are of another kind."""
+    """epsilon of the sums seen under secure aggregation; None unless the noise is Gaussian.
+
+    The noise of all clients adds up to sqrt(clients) times one client's, while the sensitivity to
+    one client stays the same. Sums of Laplace noise are not Laplace.
+    """
     if mechanism.kind != "gaussian" or mechanism.clip is None:
         return None
     ratio = mechanism.noise * math.sqrt(clients) / sensitivity(mechanism, shape)
@@ -99,7 +102,7 @@ def sum_epsilon(
 def compositions(
     cohorts: Sequence[Int64], rows: Sequence[Mapping[str, Any]], n_users: int
 ) -> Int64:
-    """In how many rounds each client has sent something."""
+    """Number of rounds in which each client has sent something."""
     counts = np.zeros(n_users, np.int64)
     for users, row in zip(cohorts, rows, strict=True):
         sent = row["ldp"]
@@ -111,9 +114,9 @@ def compositions(
 def privacy_report(
     asked: LocalPrivacy, mechanism: Mechanism, counts: Int64, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The account of one seed's run, as JSON: what was done, both figures, and a sentence each."""
+    """The privacy account of one seed as JSON: the mechanism, and both figures with a sentence."""
     figures = [row["ldp"] for row in rows]
-    # A method may send more in some rounds than in others.
+    # A method may send more in some rounds than in others: take the largest upload.
     shape = max((Shape(*f["shape"]) for f in figures), key=lambda shape: shape.entries)
     worst, median = int(counts.max(initial=0)), int(statistics.median_high(counts.tolist()))
     return {
@@ -124,16 +127,16 @@ def privacy_report(
         "equal_weights": mechanism.clip is not None,
         "least_users": asked.least_users,
         "rounds": {"worst_client": worst, "median_client": median},
-        "paper_epsilon": _paper(mechanism, shape, figures),
-        "local_guarantee": _guarantee(asked, mechanism, shape, worst, median, figures),
+        "paper_epsilon": _paper_epsilon(mechanism, shape, figures),
+        "local_guarantee": _local_guarantee(asked, mechanism, shape, worst, median, figures),
     }
 
 
-def _paper(
+def _paper_epsilon(
     mechanism: Mechanism, shape: Shape, figures: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """eta C bounds the update, and the update is what we clip: S_u = 2 p_u C, with C the bound in
-    the norm that the noise is for, L1 for Laplace and L2 for Gaussian."""
+    """The paper's epsilon. Here the update itself is clipped, so S_u = 2 p_u C with C the bound on
+    its L1 norm (Laplace) or L2 norm (Gaussian)."""
     seen = max(f["largest_l1" if mechanism.kind == "laplace" else "largest_l2"] for f in figures)
     bound = seen if mechanism.clip is None else sensitivity(mechanism, shape) / 2
     shares = {
@@ -154,7 +157,7 @@ def _paper(
     }
 
 
-def _guarantee(
+def _local_guarantee(
     asked: LocalPrivacy,
     mechanism: Mechanism,
     shape: Shape,
@@ -164,7 +167,7 @@ def _guarantee(
 ) -> dict[str, Any]:
     if mechanism.clip is None or mechanism.noise == 0:
         missing = "clipping" if mechanism.clip is None else "noise"
-        return {"holds": False, "statement": f"no guarantee: {_WHY[missing]}"}
+        return {"holds": False, "statement": f"no guarantee: {_NO_GUARANTEE[missing]}"}
     apart = sensitivity(mechanism, shape)
     ratio = mechanism.noise / apart
     epsilons = {
@@ -188,13 +191,13 @@ def _guarantee(
     }
 
 
-_WHY = {
+_NO_GUARANTEE = {
     "clipping": "uploads are not clipped, so no noise bounds what one of them gives away",
     "noise": "uploads are clipped but carry no noise",
 }
 
 
-def _distributions() -> Any:
+def _import_accountant() -> Any:
     try:
         from dp_accounting.pld import privacy_loss_distribution
     except ImportError:
@@ -205,6 +208,6 @@ def _distributions() -> Any:
 
 
 def check_accountant(asked: LocalPrivacy) -> None:
-    """Say before a run, not after it, that its account cannot be made."""
+    """Raise an error before a run whose account needs a package that is not installed."""
     if asked.clip is not None:
-        _distributions()
+        _import_accountant()

@@ -1,10 +1,10 @@
-"""Local differential privacy as a transform of uploads: clip, then noise on everything that leaves.
+"""Local differential privacy as a transform of uploads: clip, then add noise to all that is sent.
 
     Q_u' = Q_u + Laplace(0, lambda)            (the PFedCLR paper, section "Privacy analysis")
 
 An upload is the difference of a client's model from the download, so noise on the difference is
-noise on Q_u. It falls on every row of the item table, touched or not (rows left alone would tell
-which items a client has met), and on the dense part. No method knows about it.
+noise on Q_u. Every row of the item table gets noise, touched or not, because rows without noise
+would show which items a client has not trained; so does the dense part. Methods know nothing of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLIPS = {"l1": CLIP_L1, "l2": CLIP_L2, "row": CLIP_ROWS}
 
 
 class Shape(NamedTuple):
-    """How many numbers one client sends: a table of items × width, and a dense part."""
+    """Size of one client's upload: a table of items × width, and a dense part."""
 
     n_items: int
     width: int
@@ -43,12 +43,13 @@ class Shape(NamedTuple):
 
     @property
     def entries(self) -> int:
+        """Number of values in an upload."""
         return self.n_items * self.width + self.dense
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What a device does to its upload, in numbers."""
+    """Parameters of the transform on a device."""
 
     noise: float
     """Laplace's scale lambda, or the Gaussian's standard deviation; 0: none."""
@@ -56,12 +57,12 @@ class Mechanism:
     clip: float | None = None
     """Bound on the upload's norm; None: not clipped."""
     norm: Norm = "l1"
-    """Which norm: of the whole upload (l1, l2), or the L2 norm of every row (row)."""
+    """The clipped norm: of the whole upload (l1, l2), or the L2 norm of each row (row)."""
 
 
 @dataclass(frozen=True)
 class LocalPrivacy:
-    """What a user asks for: a strength of noise, or a budget that decides it."""
+    """Privacy settings of a run: the strength of noise, or a budget that determines it."""
 
     noise: float | None = None
     """The paper's lambda (for Gaussian noise its standard deviation)."""
@@ -76,8 +77,8 @@ class LocalPrivacy:
     kind: Kind | None = None
     """laplace or gaussian; default: gaussian for clip with norm l2, otherwise laplace."""
     least_users: int | None = None
-    """Rows of items that fewer users than this have are not sent: in a sum they would be about
-    those few. How many have an item is itself a sum, taken before the first round."""
+    """Rows of items with fewer users than this are not sent, because in a sum they would reveal
+    those few. The number of users of an item is itself a sum, taken before the first round."""
 
     def __post_init__(self) -> None:
         if self.norm not in _CLIPS:
@@ -97,38 +98,39 @@ class LocalPrivacy:
             raise UnskewError(f"delta = {self.delta} of local privacy must be below 1.")
         if self.epsilon is not None and self.clip is None:
             raise UnskewError("A budget epsilon needs a clip: without a bound no noise suffices.")
-        if self.epsilon is not None and (self.drawn, self.norm) not in _BUDGETED:
+        if self.epsilon is not None and (self.drawn, self.norm) not in _KINDS_WITH_BUDGET:
             raise UnskewError(
                 "A budget epsilon needs Laplace noise with norm l1, or Gaussian with l1 or l2."
             )
 
     @property
     def drawn(self) -> Kind:
-        """Which noise, where none is named."""
+        """The kind of noise, with the default where none is set."""
         if self.kind is not None:
             return self.kind
         return "gaussian" if self.clip is not None and self.norm == "l2" else "laplace"
 
     def with_noise(self, noise: float) -> Mechanism:
+        """The mechanism with noise of this strength."""
         return Mechanism(noise, self.drawn, self.clip, self.norm)
 
 
-_BUDGETED = (("laplace", "l1"), ("gaussian", "l1"), ("gaussian", "l2"))
+_KINDS_WITH_BUDGET = (("laplace", "l1"), ("gaussian", "l1"), ("gaussian", "l2"))
 
 
 def without_rows(rows: Rows, withheld: Bool) -> Rows:
-    """The rows of all items but these."""
+    """The rows of all items that are not withheld."""
     return filter_entries(rows, ~withheld[rows.items])
 
 
 class PrivateUploads:
-    """The transform for the engine. Of the round at hand it remembers what accounting needs.
+    """The transform for the engine; it notes for each round what the privacy account needs.
 
-    With a clip, clients count equally: their weight, the number of samples, is not protected by
-    noise and would tell how much they have. ``key`` names the noise's streams in place of the run's
-    seed: a simulation may be repeated by anyone who knows its seed, a device's noise must not be,
-    so a deployment draws a key of its own on every device and shows it to nobody. ``withheld``
-    says of every item whether its row stays at home.
+    With a clip all clients have equal weight: the weight is the number of samples, has no noise and
+    would reveal how many items a client has. ``key`` replaces the run's seed in the random streams
+    of the noise. Anyone who knows the seed can repeat a simulation, but nobody may repeat a
+    device's noise, so in a deployment every device draws a secret key. ``withheld`` is true for
+    items whose rows are not sent.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class PrivateUploads:
         )
 
     def round_figures(self) -> dict[str, Any]:
-        """What the round adds to the account, as JSON; the next round starts afresh."""
+        """The round's part of the privacy account as JSON; clears it for the next round."""
         users, weights = np.concatenate(self._users), np.concatenate(self._weights)
         sent = weights > 0
         shares = weights[sent] / weights.sum() if sent.any() else np.zeros(1)
@@ -180,8 +182,8 @@ class PrivateUploads:
         }
         if 0 < sent.sum() < len(sent):
             figures["senders"] = users[sent].tolist()
-        self._forget()
+        self._clear()
         return figures
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._users, self._weights, self._largest = [], [], np.zeros(2)

@@ -1,4 +1,4 @@
-"""What a run is: everything that determines its result, as one value that can be written down."""
+"""The specification of a run: everything that determines its result, as one value."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from unskew.data import load
 from unskew.evaluation import PROTOCOLS
 from unskew.methods import create, parse_settings
 from unskew.privacy import LocalPrivacy, check_accountant
+from unskew.settings import parse_settings as parse_fields
 from unskew.types import Interactions, Method, UnskewError
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A method with its settings, on a source, under a protocol, for some seeds."""
+    """A method with its settings, on a data source, under a protocol, for some seeds."""
 
     method: str = "fedrefit"
     """Name in the registry."""
@@ -62,9 +63,11 @@ class RunSpec:
             check_accountant(self.ldp)
 
     def build(self) -> Method:
+        """A new method with these settings."""
         return create(self.method, **self.settings)
 
     def load(self, data_dir: Path | None = None, progress: Any = None) -> Interactions:
+        """The interactions; ``progress`` is called with bytes done and in all of a download."""
         return load(
             self.data,
             data_dir=data_dir,
@@ -76,10 +79,12 @@ class RunSpec:
         )
 
     def to_json(self) -> dict[str, Any]:
+        """As ``run.json`` holds it."""
         return dataclasses.asdict(self) | {"seeds": list(self.seeds)}
 
     @staticmethod
     def from_mapping(values: Mapping[str, Any]) -> RunSpec:
+        """Read a specification from TOML or JSON values."""
         known = {f.name for f in dataclasses.fields(RunSpec)}
         for key in values:
             if key not in known:
@@ -88,12 +93,14 @@ class RunSpec:
                     "the method's own settings go under [settings]."
                 )
         check_types(values)
-        seeds, ldp = tuple(values.get("seeds", (0,))), _read_ldp(values.get("ldp"))
+        seeds, ldp = tuple(values.get("seeds", (0,))), values.get("ldp")
+        if isinstance(ldp, Mapping):
+            ldp = LocalPrivacy(**parse_fields(LocalPrivacy, ldp, "ldp"))
         return RunSpec(**{**values, "seeds": seeds, "ldp": ldp})
 
 
 def check_types(values: Mapping[str, Any]) -> None:
-    """Refuse values that are not of the kind a run has in their place."""
+    """Raise one sentence for the first value of a wrong type."""
     for key, value in values.items():
         fits, wanted = _KINDS.get(key, (_anything, ""))
         if not fits(value):
@@ -108,7 +115,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -123,7 +130,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "titles": (lambda value: value is None or _is_text(value), "a path in quotes"),
     "settings": (_is_table, "a table such as { rounds = 50 }"),
     "seeds": (
-        lambda value: isinstance(value, list | tuple) and all(map(_is_whole, value)),
+        lambda value: isinstance(value, list | tuple) and all(map(_is_whole_number, value)),
         "a list of whole numbers such as [0, 1, 2]",
     ),
     "columns": (
@@ -132,7 +139,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "skip_bad_rows": (lambda value: isinstance(value, bool), "true or false"),
     "min_user_rows": (
-        lambda value: value is None or (_is_whole(value) and value >= 1),
+        lambda value: value is None or (_is_whole_number(value) and value >= 1),
         "a whole number from 1",
     ),
     "ldp": (
@@ -140,31 +147,11 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a table such as { noise = 0.1 }",
     ),
 }
-"""What each field of a run may be when it comes from a file: a check, and its words."""
-
-
-def _read_ldp(values: Any) -> LocalPrivacy | None:
-    if values is None or isinstance(values, LocalPrivacy):
-        return values
-    known = {f.name: f for f in dataclasses.fields(LocalPrivacy)}
-    if not isinstance(values, Mapping) or not set(values) <= set(known):
-        raise UnskewError(f"ldp must be a table with some of {', '.join(known)}.")
-    given = {key: _number(key, value) for key, value in values.items()}
-    if given.get("least_users") is not None:
-        given["least_users"] = int(given["least_users"])
-    return LocalPrivacy(**given)
-
-
-def _number(key: str, value: Any) -> Any:
-    if key in ("norm", "kind") or value is None:
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnskewError(f"{key} = {value} of local privacy must be a number.")
-    return float(value)
+"""For each field a check of its type, and the words for an error."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a config file, each of the kind a run has in its place."""
+    """Read the values of a config file and check their types."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
