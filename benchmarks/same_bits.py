@@ -6,6 +6,10 @@ Both versions run here, one after the other, through the command line: every met
 under ``paper`` and ``leak-free`` for three rounds, a stopped and resumed run, a noisy run and one
 trial of ``tune``. For each run the model's checksum, all metrics and the bytes of everything the
 server received must be equal. Exit code 1 if anything differs.
+
+With ``--write``, methods whose bits changed get a new checksum in ``checksums.json``, and their
+committed result rows count as made by another version. Processors round some matrix products
+differently, so a checksum is only ever compared with one computed on the same machine.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ FIGURES = ("model_sha256", "metrics", "last_round", "best_rounds")
 RESUMED, NOISY, TUNED = "pfedclr", "fedmf", "fedrefit"
 """Methods of the resumed run, of the run with noise on its uploads, and of the tuning trial."""
 _SELF = Path(__file__).resolve()
+CHECKSUMS = _SELF.parents[1] / "src" / "unskew" / "paper" / "checksums.json"
 
 
 class _Stop(KeyboardInterrupt):
@@ -143,6 +148,31 @@ def compare(base: dict[str, Any], ours: dict[str, Any]) -> list[str]:
     return sorted(lines)
 
 
+def method_checksum(entries: dict[str, Any], method: str) -> str:
+    """Checksum of a method's models and uploads under all protocols."""
+    runs = [entries[f"{method}, {protocol}"] for protocol in PROTOCOLS]
+    text = json.dumps([(run["model_sha256"], run["uploads"]) for run in runs])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_checksums(base: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    """Renew the checksums of methods whose runs differ from the base; returns their names."""
+    known = json.loads(CHECKSUMS.read_text()) if CHECKSUMS.exists() else {}
+    old = known.get("methods", {})
+    methods = sorted({name.split(", ")[0] for name in ours})
+    changed = [
+        method
+        for method in methods
+        if method not in old
+        or f"{method}, {PROTOCOLS[0]}" not in base
+        or method_checksum(base, method) != method_checksum(ours, method)
+    ]
+    new = {m: method_checksum(ours, m) if m in changed else old[m] for m in methods}
+    header = {"format": "unskew-checksums", "version": 1}
+    CHECKSUMS.write_text(json.dumps(header | {"methods": new}, indent=2) + "\n")
+    return changed
+
+
 def _measure_in(checkout: Path) -> dict[str, Any]:
     """Measure a checkout's package in a process of its own, with a compile cache of its own."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -173,6 +203,9 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.same_bits", description=__doc__)
     parser.add_argument("base", nargs="?", help="the commit to compare with")
     parser.add_argument("--measure", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--write", action="store_true", help="renew the checksums of methods that differ"
+    )
     options = parser.parse_args()
     if options.measure:
         options.measure.write_text(json.dumps(measure(), indent=1))
@@ -184,6 +217,8 @@ def main() -> int:
     ours = _measure_in(_SELF.parents[1])
     lines = compare(base, ours)
     print("\n".join(lines) or f"All {len(ours)} runs have the same bits as {options.base}.")
+    if options.write:
+        print("New checksums:", ", ".join(write_checksums(base, ours)) or "none")
     return 1 if lines else 0
 
 

@@ -5,13 +5,13 @@ import statistics
 
 from paper_samples import run_row
 
-from unskew.paper.cells import cell_identity, fingerprint, missing_cells
+from unskew.paper.cells import cell_identity, method_checksum, missing_cells
 from unskew.paper.plan import Plan
 from unskew.paper.rows import pool_seeds, read_rows, row_identity
 from unskew.runs import RunSpec
 
 
-def row(*seeds, source=None, value=0.5, **changes):
+def row(*seeds, checksum=None, value=0.5, **changes):
     figures = {"hr@10": {"values": [value + seed / 10 for seed in seeds]}}
     tables = dict.fromkeys(("metrics", "last_round", "sampled99", "sampled99_last_round"), figures)
     by_seed = {
@@ -21,7 +21,9 @@ def row(*seeds, source=None, value=0.5, **changes):
         "peak_rss_mb": 100.0 + seeds[0],
         "command": f"unskew run --seeds {seeds}",
     }
-    return run_row("fedmf", value, "demo") | tables | by_seed | {"source": source} | changes
+    return (
+        run_row("fedmf", value, "demo") | tables | by_seed | {"method_checksum": checksum} | changes
+    )
 
 
 def cell(*seeds, method="fedmf", **settings):
@@ -40,7 +42,7 @@ def test_rows_with_other_seeds_become_one():
 
 
 def test_rows_of_different_code_are_not_mixed():
-    (one,) = pool_seeds([row(0, 1, source="old"), row(2, source="new")])
+    (one,) = pool_seeds([row(0, 1, checksum="old"), row(2, checksum="new")])
     assert one["seeds"] == [0, 1]
 
 
@@ -69,14 +71,14 @@ def test_the_specification_identifies_a_row_and_not_its_command():
 def test_only_seeds_without_a_row_are_run():
     assert missing_cells([cell(0, 1, 2, 3)], [row(0, 2)]) == [cell(1, 3)]
     assert missing_cells([cell(0, 1, 2, 3)], [row(0, 2), row(1, 3)]) == []
-    assert missing_cells([cell(0, 1)], [row(0, 1, source="another")]) == [cell(0, 1)]
+    assert missing_cells([cell(0, 1)], [row(0, 1, checksum="another")]) == [cell(0, 1)]
 
 
 def test_a_row_counts_unless_its_methods_code_has_changed():
     assert missing_cells([cell(0), cell(0)], []) == [cell(0)]
     assert missing_cells([cell(0)], [row(0)]) == [], "a row that names no code counts"
-    assert missing_cells([cell(0)], [row(0, source=fingerprint("fedmf"))]) == []
-    assert missing_cells([cell(0)], [row(0, source=fingerprint("pfedclr"))]) == [cell(0)]
+    assert missing_cells([cell(0)], [row(0, checksum=method_checksum("fedmf"))]) == []
+    assert missing_cells([cell(0)], [row(0, checksum=method_checksum("pfedclr"))]) == [cell(0)]
 
 
 def test_a_line_cut_short_is_no_row_and_a_later_row_replaces_an_earlier_one(tmp_path):

@@ -9,7 +9,7 @@ from unskew.runs import Result, Summary, summaries
 from unskew.types import UnskewError
 
 ROWS = Path(__file__).parents[2] / "results"
-BESIDE_RESULTS = ("source", "quick")
+BESIDE_RESULTS = ("method_checksum", "quick")
 """Keys that tables add to a run's own."""
 
 

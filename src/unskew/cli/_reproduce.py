@@ -17,7 +17,7 @@ from unskew.paper import (
     Plan,
     compare_methods,
     find_jobs,
-    fingerprint,
+    method_checksum,
     run_jobs,
     write_pages,
 )
@@ -106,7 +106,7 @@ def reproduce(
 
 def _check_names(plan: Plan) -> None:
     """Report a wrong name before anything is run, not once per cell."""
-    fingerprint(*(plan.methods or ()))
+    method_checksum(*(plan.methods or ()))
     for source in plan.data or ():
         check_source(source)
     for protocol in plan.protocols:

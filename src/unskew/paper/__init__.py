@@ -1,6 +1,6 @@
 """The paper's tables and figures: published figures, the cells behind every table, remaking all."""
 
-from unskew.paper.cells import fingerprint, missing_cells
+from unskew.paper.cells import method_checksum, missing_cells
 from unskew.paper.document import document, fill_table
 from unskew.paper.exhibits import EXHIBITS, STORES
 from unskew.paper.plan import DATASETS, Exhibit, Plan
@@ -30,7 +30,7 @@ __all__ = [
     "figure_paths",
     "fill_table",
     "find_jobs",
-    "fingerprint",
+    "method_checksum",
     "missing_cells",
     "published_quality",
     "read_results",

@@ -2,13 +2,11 @@
 
 A cell is a ``RunSpec`` or a ``Task``. Runs happen in processes of their own, so that a row's peak
 memory is the run's own and a run that fails takes nothing with it. A cell is not run again while
-its row is there, unless its method's code has changed since: a row remembers a hash of that code.
+its row is there, unless its method's arithmetic has changed since: a row has its checksum.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 import shlex
 import shutil
@@ -22,11 +20,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from unskew.files import read_json
 from unskew.methods import METHODS
 from unskew.paper.rows import METRIC_TABLES, Record, row_identity, run_identity
 from unskew.runs import RunSpec, read_rounds, run
 from unskew.types import UnskewError
 
+CHECKSUMS = Path(__file__).with_name("checksums.json")
+"""Checksums of every method's arithmetic, renewed by ``python -m benchmarks.same_bits --write``."""
 QUICK_ROUNDS = 4
 """Rounds of a quick run."""
 MAX_UNCUT_ROUNDS = 10
@@ -89,8 +90,8 @@ def missing_cells(cells: Iterable[CellT], rows: Iterable[Record]) -> list[CellT]
     missing: dict[Hashable, CellT] = {}
     for cell in cells:
         identity = cell_identity(cell)
-        present = (None, fingerprint(*methods_of(cell)))
-        fresh = [row for row in made.get(identity, ()) if row.get("source") in present]
+        present = (None, method_checksum(*methods_of(cell)))
+        fresh = [row for row in made.get(identity, ()) if row.get("method_checksum") in present]
         if isinstance(cell, RunSpec):
             done = {seed for row in fresh for seed in row["seeds"]}
             seeds = tuple(seed for seed in cell.seeds if seed not in done)
@@ -115,15 +116,15 @@ def users_folder(keep: Path, spec: RunSpec) -> Path:
 def make_row(cell: RunOrTask, data_dir: Path | None, keep: Path | None, quick: bool) -> Record:
     """Run a cell and return its row; a run's row has its figures of every round under ``curves``.
     ``keep`` receives the files with a run's per-user and per-round values."""
-    source = {"source": fingerprint(*methods_of(cell))}
+    made_by = {"method_checksum": method_checksum(*methods_of(cell))}
     mark = {"quick": True} if quick else {}
     if isinstance(cell, Task):
-        return cell.make(data_dir) | {"command": cell.command} | source | mark
+        return cell.make(data_dir) | {"command": cell.command} | made_by | mark
     row = _run_quickly(cell, data_dir, keep) if quick else _run_apart(cell, data_dir, keep)
     for table in METRIC_TABLES:
         row[table] = {name: row[table][name] for name in _KEPT_METRICS if name in row[table]}
     del row["run_dir"]
-    return row | source | mark
+    return row | made_by | mark
 
 
 def _run_apart(spec: RunSpec, data_dir: Path | None, keep: Path | None) -> Record:
@@ -185,47 +186,17 @@ def _curves(seeds: Sequence[Sequence[Record]]) -> dict[str, dict[str, list[float
     }
 
 
-def fingerprint(*methods: str) -> str:
-    """A hash of the code of these methods and of what they share with others; not of comments,
-    docstrings, presets and kernels."""
-    digest = hashlib.sha256()
+def method_checksum(*methods: str) -> str:
+    """Checksums of these methods' arithmetic, joined by ``+``.
+
+    ``make same-bits`` computes them from short runs, so they change if and only if results do."""
     for method in methods:
         if method not in METHODS:
             raise UnskewError(f'There is no method "{method}"; choose one of {", ".join(METHODS)}.')
-        for path in sorted(_sources(METHODS[method].__module__)):
-            digest.update(_bare(path).encode())
-    return digest.hexdigest()[:16]
+    return "+".join(_checksums().get(method, "unknown") for method in methods)
 
 
 @cache
-def _sources(module: str) -> frozenset[Path]:
-    """The file of a method's module and of those beside it that it imports."""
-    folder, room = Path(__file__).parents[1] / "methods", "unskew.methods"
-    found, pending = set(), [folder / f"{module.rpartition('.')[2]}.py"]
-    while pending:
-        path = pending.pop()
-        if path in found or not path.exists():
-            continue
-        found.add(path)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(room):
-                names = [(node.module or "").removeprefix(room).lstrip(".")]
-                names = names if names[0] else [alias.name for alias in node.names]
-                pending += [folder / f"{name}.py" for name in names]
-    return frozenset(found)
-
-
-@cache
-def _bare(path: Path) -> str:
-    """A file without docstrings, imports, presets, comment lines and blank lines."""
-    text = path.read_text(encoding="utf-8")
-    left_out: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Expr | ast.AnnAssign | ast.Import | ast.ImportFrom):
-            continue
-        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        presets = isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PRESETS"
-        if docstring or presets or isinstance(node, ast.Import | ast.ImportFrom):
-            left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    lines = [line for at, line in enumerate(text.splitlines(), 1) if at not in left_out]
-    return "\n".join(line for line in lines if line.strip() and line.strip()[0] != "#")
+def _checksums() -> dict[str, str]:
+    checksums: dict[str, str] = read_json(CHECKSUMS, "unskew-checksums", 1)["methods"]
+    return checksums

@@ -70,8 +70,8 @@ def _disjoint(group: Sequence[Record]) -> list[Record]:
     by_seeds = sorted(enumerate(group), key=lambda at: (-len(at[1].get("seeds", ())), -at[0]))
     for _, row in by_seeds:
         seen = {seed for one in chosen for seed in one.get("seeds", ())}
-        sources = {one.get("source") for one in (*chosen, row)} - {None}
-        joinable = "metrics" in row and seen.isdisjoint(row["seeds"]) and len(sources) <= 1
+        versions = {one.get("method_checksum") for one in (*chosen, row)} - {None}
+        joinable = "metrics" in row and seen.isdisjoint(row["seeds"]) and len(versions) <= 1
         if joinable or not chosen:
             chosen.append(row)
     return chosen
@@ -105,7 +105,9 @@ class RunRow(Result):
     @staticmethod
     def from_record(row: Record) -> RunRow:
         """Read a row, leaving out which code made it and whether it is quick."""
-        figures = {key: value for key, value in row.items() if key not in ("source", "quick")}
+        figures = {
+            key: value for key, value in row.items() if key not in ("method_checksum", "quick")
+        }
         result = Result.from_json(figures, f"The row of {row['command']}")
         return RunRow(**{field.name: getattr(result, field.name) for field in fields(Result)})
 
