@@ -237,7 +237,7 @@ def test_secure_aggregation_gives_the_plain_sum(tmp_path: Path, tiny_split: Spli
     conductor = Conductor(grid, context)
     vector, n = secure.secure_sum(grid, context, 1, [1, 2, 3], lambda: conductor._content(1), rules)
     assert vector is not None
-    total = secure.unmasked(vector, shape, rules, n)
+    total = secure.to_upload_sum(vector, shape, rules, n)
     # Each node rounds an entry to a step of 2 clip / 2^29, up or down; and to float32 before.
     step = 3 * 2 * rules.secure_clip / 2**29 * most + 1e-6 * np.abs(plain[:-1]).max()
     assert n == 3
