@@ -170,7 +170,7 @@ def search_chart(search: Search, trials: Sequence[Trial]) -> Chart:
         ]
         if name == "trial":
             so_far = list(accumulate(values, max))
-            series.insert(0, Series("best so far", "best so far", x, so_far, "trail"))
+            series.insert(0, Series("best so far", "best so far", x, so_far, "step"))
         panels.append(
             Panel(
                 name,

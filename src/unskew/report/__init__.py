@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from unskew.report.chart import Chart, Panel, Series, draw_svg
-from unskew.report.extras import (
+from unskew.report.page import TITLE, render
+from unskew.report.palette import Style, palette, styles, variant
+from unskew.report.sections import (
     Chapter,
     Client,
     Exposure,
@@ -12,8 +14,6 @@ from unskew.report.extras import (
     Pick,
     Privacy,
 )
-from unskew.report.page import TITLE, render
-from unskew.report.palette import Style, palette, styles, variant
 from unskew.report.table import MISSING, Cell, Column, Table, to_html, to_markdown
 
 __all__ = [

@@ -32,7 +32,7 @@ class Series(NamedTuple):
     high: Sequence[float] = ()
     """Upper edge of the band."""
     notes: Sequence[str] = ()
-    """A short text per point, drawn beside the first and the last."""
+    """A short text per point, drawn beside the first and the last if the panel has few series."""
     variant: int = 0
     """Other than 0: another dash and fill of the key's style, for a second series of the key."""
 
@@ -72,6 +72,8 @@ MAX_MARKERS_PER_LINE = 8
 """A line with many points gets a marker at evenly spaced ones only."""
 MAX_POINTS_ALL_MARKED = 16
 """A line with up to this many points gets a marker at each."""
+MAX_SERIES_WITH_NOTES = 4
+"""In a panel with more series the notes would overlap and are left out."""
 _MARKERS = {
     "circle": "o",
     "square": "s",
@@ -209,6 +211,8 @@ def _draw_panel(axis: Any, panel: Panel, looks: Mapping[str, Style], bare: bool)
         axis.spines["right"].set_visible(False)
     for at, series in enumerate(panel.series):
         legend[series.label] = _draw_series(axis, series, series.style(looks), at)
+        if len(panel.series) <= MAX_SERIES_WITH_NOTES:
+            _draw_notes(axis, series)
     if panel.log_x:
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
@@ -231,14 +235,6 @@ def _draw_series(axis: Any, series: Series, style: Style, at: int) -> Any:
     """Draw a series and return what the legend shows of it."""
     face = _BACK if style.hollow else style.colour
     marker = _MARKERS[style.marker]
-    for at_end in {0, len(series.notes) - 1} if series.notes else ():
-        axis.annotate(
-            series.notes[at_end],
-            (series.x[at_end], series.y[at_end]),
-            (-5, 5),
-            textcoords="offset points",
-            ha="right",
-        )
     if series.kind == "points":
         look = {"marker": marker, "linewidths": 1.4, "alpha": 0.85}
         look |= {"c": style.colour} if marker in "x+" else {"fc": face, "ec": style.colour}
@@ -274,6 +270,13 @@ def _draw_series(axis: Any, series: Series, style: Style, at: int) -> Any:
     if series.kind == "trail" and len(series.x):
         axis.plot(series.x[-1:], series.y[-1:], marker, color=style.colour, markersize=10)
     return line
+
+
+def _draw_notes(axis: Any, series: Series) -> None:
+    """Write the notes of the first and the last point beside them."""
+    for at in {0, len(series.notes) - 1} if series.notes else ():
+        place = (series.x[at], series.y[at])
+        axis.annotate(series.notes[at], place, (-5, 5), textcoords="offset points", ha="right")
 
 
 def _finished(

@@ -18,9 +18,8 @@ from unskew.report.comparison import (
     side_by_side,
 )
 from unskew.report.entries import Entry, group_by, method_names, read_entries
-from unskew.report.extras import Extras
 from unskew.report.palette import Style, styles
-from unskew.report.sections import attacks, chapters, client_view, provenance
+from unskew.report.sections import Extras, attacks, chapters, client_view, provenance
 from unskew.report.summary import summarise
 
 TITLE = "Federated recommendation: the runs compared"
