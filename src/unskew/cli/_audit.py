@@ -25,19 +25,9 @@ from unskew.audit.privacy import (
 )
 from unskew.audit.skew import VARIANTS, audit_skew, skew_command
 from unskew.audit.skew_findings import findings, skew_table
-from unskew.cli._options import DataDir, Json, Threads, parse_pairs
-from unskew.cli._output import print_json, print_table, stderr, stdout
-from unskew.cli._pages import write_text
+from unskew.cli import _options as opt
+from unskew.cli._output import print_json, print_table, stderr, stdout, write_text
 from unskew.cli._progress import DownloadProgress, RoundProgress
-from unskew.cli._run import (
-    LdpClip,
-    LdpDelta,
-    LdpEpsilon,
-    LdpKind,
-    LdpNorm,
-    LeastUsers,
-    gather_ldp,
-)
 from unskew.files import append_json_line
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
@@ -63,40 +53,42 @@ def privacy(
     target: Annotated[
         str | None, typer.Argument(metavar="[RUN or METHOD]", help="A run's folder or a method.")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="See `unskew methods`.")] = None,
-    data: Annotated[str | None, typer.Option(help="A source's name or a file.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="leak-free, time or paper.")] = None,
+    method: opt.MethodName = None,
+    data: opt.DataName = None,
+    protocol: opt.ProtocolName = None,
     noise: Annotated[
         str | None, typer.Option(help="Noise strengths, comma-separated; default the paper's.")
     ] = None,
-    ldp_epsilon: LdpEpsilon = None,
-    ldp_delta: LdpDelta = None,
-    ldp_clip: LdpClip = None,
-    ldp_norm: LdpNorm = None,
-    ldp_kind: LdpKind = None,
-    ldp_least_users: LeastUsers = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value")] = None,
-    preset: Annotated[str | None, typer.Option(help="Settings recorded for a data set.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Global rounds.", min=1)] = None,
+    ldp_epsilon: opt.LdpEpsilon = None,
+    ldp_delta: opt.LdpDelta = None,
+    ldp_clip: opt.LdpClip = None,
+    ldp_norm: opt.LdpNorm = None,
+    ldp_kind: opt.LdpKind = None,
+    ldp_least_users: opt.LdpLeastUsers = None,
+    set_: opt.Settings = None,
+    preset: opt.Preset = None,
+    rounds: opt.Rounds = None,
     users: Annotated[int, typer.Option(help="Users attacked.", min=2)] = TARGETS,
     seed: Annotated[int | None, typer.Option(min=0)] = None,
-    rows: Annotated[Path | None, typer.Option(help="JSON lines to add the rows to.")] = None,
+    rows: opt.Rows = None,
     picture: Annotated[
         Path | None, typer.Option(help="An SVG of quality against attack success.")
     ] = None,
     doc: Annotated[
         Path | None, typer.Option(help="A page whose table of the rows is made anew.")
     ] = None,
-    data_dir: DataDir = None,
-    threads: Threads = 0,
-    json: Json = False,
+    data_dir: opt.DataDir = None,
+    threads: opt.Threads = 0,
+    json: opt.Json = False,
 ) -> None:
     """Train while an honest-but-curious server watches: what do the uploads give away?
 
     A run is audited with its own privacy settings; a method at the paper's noise strengths.
     """
     set_threads(threads)
-    ldp = gather_ldp(None, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind, ldp_least_users)
+    ldp = opt.gather_ldp(
+        None, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind, ldp_least_users
+    )
     if ldp_least_users is not None and "epsilon" not in ldp:
         del ldp["noise"]  # --noise sets it
     if "epsilon" in ldp and noise is not None:
@@ -110,7 +102,7 @@ def privacy(
         spec = replace(spec, seeds=(spec.seeds[0] if seed is None else seed,))
         strengths = [None] if noise is None else strengths
     else:
-        settings: dict[str, Any] = parse_pairs(set_ or [], "--set")
+        settings: dict[str, Any] = opt.parse_pairs(set_ or [], "--set")
         if rounds is not None:
             settings["rounds"] = rounds
         name = _method_name(target, method)
@@ -240,17 +232,17 @@ def leak(
     protocol: Annotated[
         str | None, typer.Option(help="One protocol; default: leak-free and paper.")
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    threads: Threads = 0,
-    json: Json = False,
+    set_: opt.Settings = None,
+    seed: opt.Seed = 0,
+    threads: opt.Threads = 0,
+    json: opt.Json = False,
 ) -> None:
     """Train on structureless random interactions: whoever beats chance has seen the answer.
 
     Exits with 1 if a protocol named with --protocol leaks.
     """
     set_threads(threads)
-    settings = parse_pairs(set_ or [], "--set")
+    settings = opt.parse_pairs(set_ or [], "--set")
     audits = []
     for name in (protocol,) if protocol else ("leak-free", "paper"):
         with RoundProgress(f"{method} on noise, {name}", 1) as progress:
@@ -290,20 +282,18 @@ def skew(
     protocol: Annotated[str, typer.Option(help="leak-free, time or paper.")] = "leak-free",
     rounds: Annotated[int, typer.Option(help="Global rounds.", min=1)] = 20,
     clients: Annotated[int, typer.Option(help="Clients looked at.", min=1)] = 200,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: opt.Seed = 0,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, for methods that have the key.")
     ] = None,
-    rows: Annotated[Path | None, typer.Option(help="JSON lines to add the rows to.")] = None,
+    rows: opt.Rows = None,
     each: Annotated[
         Path | None, typer.Option(help="JSON lines with a line per round and client.")
     ] = None,
-    skip_bad_rows: Annotated[
-        bool, typer.Option("--skip-bad-rows", help="Drop and count bad rows.")
-    ] = False,
-    data_dir: DataDir = None,
-    threads: Threads = 0,
-    json: Json = False,
+    skip_bad_rows: opt.SkipBadRows = False,
+    data_dir: opt.DataDir = None,
+    threads: opt.Threads = 0,
+    json: opt.Json = False,
 ) -> None:
     """What aggregated items do to a user's gradient, and how well the paper's lemmas tell it."""
     set_threads(threads)
@@ -311,7 +301,7 @@ def skew(
     for name in names:
         if name not in VARIANTS:
             raise UnskewError(f'There is no skew of "{name}" here; give {", ".join(VARIANTS)}.')
-    given = parse_pairs(set_ or [], "--set")
+    given = opt.parse_pairs(set_ or [], "--set")
     settings: dict[str, dict[str, Any]] = {}
     for name in names:
         fields = METHODS[VARIANTS[name][0]].Config.__dataclass_fields__

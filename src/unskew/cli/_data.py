@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli._options import DataDir, Json, parse_pairs
+from unskew.cli import _options as opt
 from unskew.cli._output import print_json, print_table, size, stdout
 from unskew.cli._progress import DownloadProgress
 from unskew.data import fetch as fetch_source
@@ -19,7 +19,7 @@ app = typer.Typer(help="Data sets: list them, describe one, download one.", no_a
 
 
 @app.command("list")
-def list_(json: Json = False) -> None:
+def list_(json: opt.Json = False) -> None:
     """List the data sets known by name."""
     if json:
         print_json({"sources": [dataclasses.asdict(source) for source in sources()]})
@@ -33,18 +33,18 @@ def list_(json: Json = False) -> None:
 @app.command()
 def info(
     name: Annotated[str, typer.Argument(help="A source's name or a file.")],
-    data_dir: DataDir = None,
+    data_dir: opt.DataDir = None,
     columns: Annotated[str | None, typer.Option(help="user=uid,item=movie,...")] = None,
     skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows")] = False,
     min_user_rows: Annotated[int | None, typer.Option(min=1)] = None,
-    json: Json = False,
+    json: opt.Json = False,
 ) -> None:
     """Show the statistics of a data set, after users with too few rows are left out."""
     with DownloadProgress(name) as progress:
         interactions = load(
             name,
             data_dir=data_dir,
-            columns=None if columns is None else parse_pairs(columns.split(","), "--columns"),
+            columns=opt.parse_columns(columns),
             skip_bad_rows=skip_bad_rows,
             min_user_rows=min_user_rows,
             progress=progress,
@@ -81,7 +81,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="A source's name.")],
     folder: Annotated[Path | None, typer.Option(help="Default: the user's cache.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Download again.")] = False,
-    json: Json = False,
+    json: opt.Json = False,
 ) -> None:
     """Download a data set from its publisher; checked and resumable."""
     with DownloadProgress(name) as progress:

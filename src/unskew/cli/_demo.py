@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli._options import Json, Threads
+from unskew.cli import _options as opt
 from unskew.cli._output import print_json, stderr, stdout
 from unskew.cli._report import write_report
 from unskew.cli._run import print_figures, run_with_progress
@@ -32,8 +32,8 @@ def demo(
         "runs/demo"
     ),
     rounds: Annotated[int, typer.Option(help="Global rounds.", min=1)] = 100,
-    threads: Threads = 0,
-    json: Json = False,
+    threads: opt.Threads = 0,
+    json: opt.Json = False,
 ) -> None:
     """Train on the embedded demo data under both protocols, and write a report."""
     folders, results = [out / f"{method}-{protocol}" for method, protocol in STORY], []

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from unskew.cli._options import DataDir, Json, parse_pairs
+from unskew.cli import _options as opt
 from unskew.cli._output import print_json, size, stderr, stdout
 from unskew.types import Split, UnskewError
 
@@ -62,14 +62,14 @@ def node_data(
     ] = 0,
     protocol: Annotated[str, typer.Option(help="leak-free, time or paper.")] = "leak-free",
     columns: Annotated[str | None, typer.Option(help="user=uid,item=movie,timestamp=ts.")] = None,
-    data_dir: DataDir = None,
+    data_dir: opt.DataDir = None,
 ) -> None:
     """Prepare the data of a node from its own file, or divide a whole data set into nodes."""
     from unskew.data import load
     from unskew.deploy import node_data
     from unskew.evaluation import prepare
 
-    names = None if columns is None else parse_pairs(columns.split(","), "--columns")
+    names = opt.parse_columns(columns)
     split = prepare(load(data, data_dir=data_dir, columns=names), protocol)
     if catalogue is not None:
         if nodes != 1:
@@ -100,7 +100,7 @@ def flower_app(
     """Check a run-config and write the Flower app that `flwr run DIR` sends."""
     from unskew.deploy.task import parse_config, write_app
 
-    config = parse_config(parse_pairs(set_, "--set"))
+    config = parse_config(opt.parse_pairs(set_, "--set"))
     if config.get("state"):
         config["state"] = str(Path(str(config["state"])).expanduser().resolve())
     write_app(out, config)
@@ -112,9 +112,9 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/flower-demo"),
     data: Annotated[str, typer.Option(help="A source's name or a file.")] = "demo",
     rounds: Annotated[int, typer.Option(help="Global rounds.", min=1)] = 3,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    data_dir: DataDir = None,
-    json: Json = False,
+    seed: opt.Seed = 0,
+    data_dir: opt.DataDir = None,
+    json: opt.Json = False,
 ) -> None:
     """Run three nodes on loopback, with TLS and node authentication; compare with the simulator."""
     from unskew.data import load

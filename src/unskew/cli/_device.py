@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli._options import Json
+from unskew.cli import _options as opt
 from unskew.cli._output import print_json, print_table, size, stdout
 from unskew.types import UnskewError
 
@@ -18,7 +18,7 @@ Data = Annotated[Path | None, typer.Option(help="Its data folder, if it has move
 
 
 @app.command()
-def status(state: State, data: Data = None, json: Json = False) -> None:
+def status(state: State, data: Data = None, json: opt.Json = False) -> None:
     """Show the federation, the number of users, the last round and the privacy guarantee."""
     from unskew.deploy.account import privacy_guarantee
     from unskew.deploy.device import Device
@@ -67,7 +67,7 @@ def recommend(
     user: Annotated[str | None, typer.Option(help="A user's label; needed if several.")] = None,
     k: Annotated[int, typer.Option("-k", help="How many.", min=1)] = 10,
     data: Data = None,
-    json: Json = False,
+    json: opt.Json = False,
 ) -> None:
     """Recommend items that a user of this device has not had, with the model of the best round."""
     from unskew.deploy.device import Device
@@ -90,7 +90,7 @@ def recommend(
 
 
 @app.command()
-def evaluate(state: State, data: Data = None, json: Json = False) -> None:
+def evaluate(state: State, data: Data = None, json: opt.Json = False) -> None:
     """Compute metrics over this device's users, with the model of the best round."""
     from unskew.deploy.device import Device
     from unskew.deploy.node_data import lock_folder

@@ -1,16 +1,20 @@
-"""Output of all commands: consoles, tables, JSON, and formatted figures."""
+"""Output of all commands: consoles, tables, JSON, files, and formatted figures."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
+
+from unskew.files import write_atomically
+from unskew.types import UnskewError
 
 if TYPE_CHECKING:
     from unskew.runs import Summary
@@ -74,6 +78,22 @@ def _stack(table: Table, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
         for column, cell in zip(columns, row, strict=True):
             if cell not in ("", "–"):
                 table.add_row(column, cell)
+
+
+def write_file(path: Path, write: Callable[[Any], object]) -> None:
+    """Write a file, or say in one sentence why it cannot be written."""
+    if path.is_dir():
+        raise UnskewError(f"{path} is a folder; give the name of a file.")
+    try:
+        write_atomically(path, write)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UnskewError(f"{path} cannot be written ({reason}); choose another place.") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file at a place the user chose."""
+    write_file(path, lambda file: file.write(text.encode()))
 
 
 def mean_std(summary: Summary) -> str:

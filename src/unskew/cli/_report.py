@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.cli._output import stderr, stdout
-from unskew.cli._pages import write_text
+from unskew.cli._output import stderr, stdout, write_text
 from unskew.cli._remade import published, remade
 from unskew.report import Client, Extras, Listing, Pick, render
 from unskew.runs import (

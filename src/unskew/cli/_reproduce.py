@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli._options import DataDir, parse_seeds
+from unskew.cli import _options as opt
 from unskew.cli._output import stderr, stdout
 from unskew.cli._progress import CellProgress
 from unskew.data import check_source
@@ -65,7 +65,7 @@ def reproduce(
     readme: Annotated[
         Path | None, typer.Option(help="A page whose side-by-side table is renewed.")
     ] = None,
-    data_dir: DataDir = None,
+    data_dir: opt.DataDir = None,
 ) -> None:
     """Run every cell without a row, then write tables and figures. Stop and restart at any time."""
     if name not in NAMES:
@@ -73,7 +73,7 @@ def reproduce(
     plan = Plan(
         None if data is None else tuple(data.split(",")),
         tuple(protocol.split(",")),
-        parse_seeds(seeds or ("0" if quick else "0-2")),
+        opt.parse_seeds(seeds or ("0" if quick else "0-2")),
         None if methods is None else tuple(methods.split(",")),
         quick,
     )

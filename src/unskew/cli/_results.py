@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli._options import Json
-from unskew.cli._output import mean_std, print_json, print_table, stdout
-from unskew.cli._pages import write_file
+from unskew.cli import _options as opt
+from unskew.cli._output import mean_std, print_json, print_table, stdout, write_file
 from unskew.methods import METHODS
 from unskew.runs import compare_runs, open_recommender
 from unskew.types import UnskewError
@@ -18,7 +17,7 @@ from unskew.types import UnskewError
 def compare(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...")],
     metric: Annotated[str, typer.Option(help="The per-user value to compare.")] = "ndcg@10",
-    json: Json = False,
+    json: opt.Json = False,
 ) -> None:
     """Runs side by side, each against the first by a paired test over users."""
     runs = compare_runs(folders, metric)
@@ -57,7 +56,7 @@ def recommend(
     k: Annotated[int, typer.Option("-k", help="How many.", min=1)] = 10,
     out: Annotated[Path | None, typer.Option(help="With --all: a .parquet or .csv file.")] = None,
     seed: Annotated[int | None, typer.Option(help="Which seed's model.")] = None,
-    json: Json = False,
+    json: opt.Json = False,
 ) -> None:
     """Recommendations from a saved run, with titles; the training set is not needed."""
     if sum((user is not None, items is not None, all_)) != 1:
@@ -89,7 +88,7 @@ def recommend(
     )
 
 
-def methods(json: Json = False) -> None:
+def methods(json: opt.Json = False) -> None:
     """The methods, a line each."""
     rows = [
         {

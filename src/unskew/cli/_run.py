@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.cli._options import DataDir, Json, Threads, parse_pairs, parse_seeds
+from unskew.cli import _options as opt
 from unskew.cli._output import mean_std, print_json, print_table, size, stderr, stdout
 from unskew.cli._progress import DownloadProgress, RoundProgress
 from unskew.kernels import set_threads
@@ -20,31 +20,11 @@ from unskew.methods import preset as preset_of
 from unskew.runs import Result, Run, RunSpec, read_spec, read_toml
 from unskew.runs import run as run_spec
 
-LdpNoise = Annotated[
-    float | None, typer.Option(help="Noise on every upload: the paper's lambda.", min=0.0)
-]
-LdpEpsilon = Annotated[
-    float | None, typer.Option(help="A budget in place of --ldp-noise; needs --ldp-clip.")
-]
-LdpDelta = Annotated[float | None, typer.Option(help="The delta of epsilon (default 1e-5).")]
-LdpClip = Annotated[
-    float | None, typer.Option(help="Bound on an upload's norm; no guarantee without.")
-]
-LdpNorm = Annotated[str | None, typer.Option(help="What the clip bounds: l1 (default), l2 or row.")]
-LdpKind = Annotated[
-    str | None, typer.Option(help="laplace, or gaussian (default with --ldp-norm l2).")
-]
-
-LeastUsers = Annotated[
-    int | None,
-    typer.Option(help="Send no rows of items that fewer users than this have.", min=1),
-]
-
 
 def run(
-    method: Annotated[str | None, typer.Option(help="See `unskew methods`.")] = None,
-    data: Annotated[str | None, typer.Option(help="A source's name or a file.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="leak-free, time or paper.")] = None,
+    method: opt.MethodName = None,
+    data: opt.DataName = None,
+    protocol: opt.ProtocolName = None,
     seeds: Annotated[str | None, typer.Option(help="For example 0,1,2 or 0-4.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Global rounds.")] = None,
     set_: Annotated[
@@ -54,27 +34,21 @@ def run(
         str | None, typer.Option(help="Settings recorded for a data set, e.g. ml-100k.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with any of these.")] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="For your own file: user=uid,item=movie,timestamp=ts.")
-    ] = None,
+    columns: opt.Columns = None,
     titles: Annotated[str | None, typer.Option(help="CSV with the items' titles.")] = None,
-    skip_bad_rows: Annotated[
-        bool, typer.Option("--skip-bad-rows", help="Drop and count bad rows.")
-    ] = False,
-    min_user_rows: Annotated[
-        int | None, typer.Option(help="Leave out users with fewer rows.", min=1)
-    ] = None,
-    ldp_noise: LdpNoise = None,
-    ldp_epsilon: LdpEpsilon = None,
-    ldp_delta: LdpDelta = None,
-    ldp_clip: LdpClip = None,
-    ldp_norm: LdpNorm = None,
-    ldp_kind: LdpKind = None,
-    ldp_least_users: LeastUsers = None,
+    skip_bad_rows: opt.SkipBadRows = False,
+    min_user_rows: opt.MinUserRows = None,
+    ldp_noise: opt.LdpNoise = None,
+    ldp_epsilon: opt.LdpEpsilon = None,
+    ldp_delta: opt.LdpDelta = None,
+    ldp_clip: opt.LdpClip = None,
+    ldp_norm: opt.LdpNorm = None,
+    ldp_kind: opt.LdpKind = None,
+    ldp_least_users: opt.LdpLeastUsers = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
-    data_dir: DataDir = None,
-    threads: Threads = 0,
-    json: Json = False,
+    data_dir: opt.DataDir = None,
+    threads: opt.Threads = 0,
+    json: opt.Json = False,
 ) -> None:
     """Train a federation and evaluate it."""
     values: dict[str, Any] = read_toml(config) if config is not None else {}
@@ -82,19 +56,19 @@ def run(
         "method": method,
         "data": data,
         "protocol": protocol,
-        "seeds": None if seeds is None else parse_seeds(seeds),
-        "columns": None if columns is None else parse_pairs(columns.split(","), "--columns"),
+        "seeds": None if seeds is None else opt.parse_seeds(seeds),
+        "columns": opt.parse_columns(columns),
         "titles": titles,
         "skip_bad_rows": skip_bad_rows or None,
         "min_user_rows": min_user_rows,
     }
     values |= {key: value for key, value in given.items() if value is not None}
     recorded = {} if preset is None else preset_of(values.get("method", "fedrefit"), preset)
-    given_settings = parse_pairs(set_ or [], "--set")
+    given_settings = opt.parse_pairs(set_ or [], "--set")
     settings = {**recorded, **values.get("settings", {}), **given_settings}
     if rounds is not None:
         settings["rounds"] = rounds
-    ldp = gather_ldp(
+    ldp = opt.gather_ldp(
         ldp_noise, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind, ldp_least_users
     )
     if ldp:
@@ -107,9 +81,9 @@ def run(
 
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN")],
-    data_dir: DataDir = None,
-    threads: Threads = 0,
-    json: Json = False,
+    data_dir: opt.DataDir = None,
+    threads: opt.Threads = 0,
+    json: opt.Json = False,
 ) -> None:
     """Resume a stopped run. The result is bit-identical to an uninterrupted one."""
     spec, command = read_spec(folder)
@@ -189,23 +163,6 @@ def print_figures(results: list[Result]) -> None:
         rows,
         title=f"{Path(first.data).name}: {first.users:,} users, {first.items:,} items",
     )
-
-
-def gather_ldp(
-    noise: float | None,
-    epsilon: float | None,
-    delta: float | None,
-    clip: float | None,
-    norm: str | None,
-    kind: str | None,
-    least_users: int | None = None,
-) -> dict[str, Any]:
-    """The privacy options that were given; --ldp-least-users works without noise."""
-    if least_users is not None and noise is None and epsilon is None:
-        noise = 0.0
-    names = ("noise", "epsilon", "delta", "clip", "norm", "kind", "least_users")
-    values = (noise, epsilon, delta, clip, norm, kind, least_users)
-    return {k: v for k, v in zip(names, values, strict=True) if v is not None}
 
 
 def privacy_lines(account: Mapping[str, Any]) -> list[str]:

@@ -11,9 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.cli._options import DataDir, Json, Threads, parse_pairs, parse_seeds
-from unskew.cli._output import print_json, print_table, stderr, stdout
-from unskew.cli._pages import write_text
+from unskew.cli import _options as opt
+from unskew.cli._output import print_json, print_table, stderr, stdout, write_text
 from unskew.cli._progress import DownloadProgress
 from unskew.kernels import set_threads
 from unskew.report import Chart, Panel, Series, draw_svg
@@ -50,24 +49,18 @@ def tune(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="A setting that stays as it is: key=value.")
     ] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="For your own file: user=uid,item=movie,timestamp=ts.")
-    ] = None,
-    skip_bad_rows: Annotated[
-        bool, typer.Option("--skip-bad-rows", help="Drop and count bad rows.")
-    ] = False,
-    min_user_rows: Annotated[
-        int | None, typer.Option(help="Leave out users with fewer rows.", min=1)
-    ] = None,
+    columns: opt.Columns = None,
+    skip_bad_rows: opt.SkipBadRows = False,
+    min_user_rows: opt.MinUserRows = None,
     out: Annotated[Path | None, typer.Option(help="The search's folder.")] = None,
-    data_dir: DataDir = None,
-    threads: Threads = 0,
-    json: Json = False,
+    data_dir: opt.DataDir = None,
+    threads: opt.Threads = 0,
+    json: opt.Json = False,
 ) -> None:
     """Search settings on validation NDCG@10. The same command goes on with a stopped search."""
     import_optuna()
     set_threads(threads)
-    settings: dict[str, Any] = dict(parse_pairs(set_ or [], "--set"))
+    settings: dict[str, Any] = dict(opt.parse_pairs(set_ or [], "--set"))
     if rounds is not None:
         settings["rounds"] = rounds
     spec = RunSpec(
@@ -75,8 +68,8 @@ def tune(
         settings,
         data,
         protocol,
-        parse_seeds(seeds),
-        columns={} if columns is None else parse_pairs(columns.split(","), "--columns"),
+        opt.parse_seeds(seeds),
+        columns=opt.parse_columns(columns) or {},
         skip_bad_rows=skip_bad_rows,
         min_user_rows=min_user_rows,
     )
