@@ -38,11 +38,12 @@ SOURCES: dict[str, list[str]] = {
     "methods": ["src/unskew/methods/_training.py", "src/unskew/methods/fedrefit.py"],
 }
 """Files or folders of each room to plant mistakes in."""
+PRIVACY_TESTS = ("figures", "accounting", "clipping", "noise")
 TESTS: dict[str, list[str]] = {
     "deploy": ["tests/deploy/test_deploy_uploads.py", "tests/deploy/test_deploy_trust.py"],
     "engine": ["tests/test_files.py", "tests/engine"],
     "evaluation": ["tests/evaluation"],
-    "privacy": ["tests/privacy"],
+    "privacy": [f"tests/privacy/test_privacy_{name}.py" for name in PRIVACY_TESTS],
     "methods": ["tests/methods/test_shared_training.py", "tests/methods/test_fedrefit.py"],
 }
 """Tests of each room, which must notice them."""
