@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import machine, sources
+from benchmarks import against, machine, sources
 from benchmarks.timing import QUICK, THOROUGH, LeftOut, Row, Setting
 from unskew import data
 from unskew.types import UnskewError
@@ -20,7 +20,7 @@ from unskew.types import UnskewError
 
 def main() -> int:
     options = _parse()
-    if importlib.util.find_spec("torch") is None:
+    if options.against is None and importlib.util.find_spec("torch") is None:
         print(
             "The benchmark compares with PyTorch, which is not installed here: pip install torch",
             file=sys.stderr,
@@ -47,16 +47,17 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--only", metavar="ROW", help="one row: its module's name, e.g. torch_fedmf"
     )
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        help="only time a round of pfedclr, here and in another commit, in turns",
+    )
     parser.add_argument("--quick", action="store_true", help="a fast look, with more noise")
     return parser.parse_args()
 
 
 def _run(options: argparse.Namespace) -> None:
-    from benchmarks.registry import ROWS  # imports torch
-
-    known = [_module(row) for row in ROWS]
-    if options.only not in (None, *known):
-        raise UnskewError(f'There is no row "{options.only}"; choose one of {", ".join(known)}.')
+    measures = _chosen_rows(options)
     console = Console()
     described = machine.describe()
     if options.json:
@@ -74,8 +75,8 @@ def _run(options: argparse.Namespace) -> None:
             if split is None:
                 _say(console, sources.how_to_get(name))
                 continue
-            for measure in (row for row in ROWS if options.only in (None, _module(row))):
-                status.update(f"{name}: {_module(measure)}")
+            for row_name, measure in measures.items():
+                status.update(f"{name}: {row_name}")
                 try:
                     row = measure(Setting(split, effort))
                 except LeftOut as reason:
@@ -83,7 +84,8 @@ def _run(options: argparse.Namespace) -> None:
                     continue
                 rows.append(row)
                 if options.json:
-                    command = f"python -m benchmarks --data {name} --only {_module(measure)}"
+                    flag = f"--against {row_name}" if options.against else f"--only {row_name}"
+                    command = f"python -m benchmarks --data {name} {flag}"
                     origin = {"machine": described, "command": command}
                     _append(options.json, row.as_json() | origin)
                 if not console.is_terminal:
@@ -92,8 +94,16 @@ def _run(options: argparse.Namespace) -> None:
         _show(console, rows)
 
 
-def _module(measure: Callable[[Setting], Row]) -> str:
-    return measure.__module__.rpartition(".")[2]
+def _chosen_rows(options: argparse.Namespace) -> dict[str, Callable[[Setting], Row]]:
+    """The rows to measure, by the name of their module (or by the commit to compare with)."""
+    if options.against:
+        return {options.against: lambda setting: against.measure(setting, options.against)}
+    from benchmarks.registry import ROWS  # imports torch
+
+    rows = {measure.__module__.rpartition(".")[2]: measure for measure in ROWS}
+    if options.only not in (None, *rows):
+        raise UnskewError(f'There is no row "{options.only}"; choose one of {", ".join(rows)}.')
+    return rows if options.only is None else {options.only: rows[options.only]}
 
 
 def _say(console: Console, line: str) -> None:

@@ -15,9 +15,14 @@ BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 """A folder beside the checkout, looked into where $UNSKEW_DATA is not set."""
 
 
+def data_folder() -> Path:
+    """$UNSKEW_DATA, or the folder beside the checkout."""
+    return Path(os.environ.get("UNSKEW_DATA") or BESIDE).expanduser()
+
+
 def load(name: str) -> Split | None:
     """The data set as the literature splits it, or None where it is not on this machine."""
-    root = Path(os.environ.get("UNSKEW_DATA") or BESIDE).expanduser()
+    root = data_folder()
     here = name == "demo" or (root / name).is_dir() or cache_folder(name).is_dir()
     return prepare(data.load(name, data_dir=root), "paper") if here else None
 
