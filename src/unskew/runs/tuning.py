@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from unskew.engine import Federation
 from unskew.evaluation import prepare
-from unskew.files import append_json_line, read_json_lines
+from unskew.files import append_json_line, read_json_lines, write_bytes
 from unskew.methods import METHODS, parse_settings
 from unskew.runs.spec import RunSpec
 from unskew.types import Interactions, Split, UnskewError
@@ -292,8 +292,11 @@ def _run_trial(search: Search, chosen: dict[str, Any], number: int, split: Split
 
 
 def _read_trials(log: Path, search: Search) -> list[Trial]:
-    """Read the finished trials; a line that a kill cut short is left out and tried again."""
-    rows = read_json_lines(log, skip_damaged=True) if log.exists() else []
+    """Read the finished trials; a line that a kill cut short is dropped and tried again."""
+    text = log.read_bytes() if log.exists() else b""
+    if not text.endswith(b"\n"):
+        write_bytes(log, text[: text.rfind(b"\n") + 1])
+    rows = read_json_lines(log)
     if not rows:
         append_json_line(log, search.header())
         return []
