@@ -414,6 +414,8 @@ def test_metrics_are_means_over_all_users_heard() -> None:
     assert mean_metrics(answers, 10) == ({hit: 8 / 10, ndcg: 0.5}, [])
     assert mean_metrics(answers, 5) == ({hit: 1 / 2, ndcg: 0.5}, [5, 7])
     assert mean_metrics({}, 5) == ({}, [])
+    silent = answers | {8: {}}
+    assert mean_metrics(silent, 10) == ({hit: 8 / 10, ndcg: 0.5}, []), "no figures, no harm"
 
 
 def test_masked_entries_of_all_nodes_fit_into_32_bits() -> None:
