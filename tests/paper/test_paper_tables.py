@@ -58,9 +58,10 @@ def test_every_name_of_the_paper_is_there():
     assert sorted(EXHIBITS) == sorted([*NAMES, "speed"])
 
 
+@pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_cells_are_distinct(name):
-    cells = list(EXHIBITS[name].cells(Plan(data=("demo",), seeds=(0,))))
+def test_cells_are_distinct(name, quick):
+    cells = list(EXHIBITS[name].cells(Plan(data=("demo",), seeds=(0,), quick=quick)))
     assert cells
     assert len({cell_identity(cell) for cell in cells}) == len(cells)
     assert len({command_of(cell) for cell in cells}) == len(cells)

@@ -12,10 +12,9 @@ from report_reader import EVIL, Reader
 from report_samples import HISTORY, extras, sample, samples
 
 from unskew import report
-from unskew.cli._remade import remade
 from unskew.cli._report import report as report_command
 from unskew.cli._report import write_report
-from unskew.paper import STORES, document, read_results
+from unskew.paper import STORES, document, read_results, report_contents
 from unskew.report import Extras
 from unskew.runs import RunSpec, open_recommender, run
 from unskew.types import Interactions, UnskewError
@@ -116,7 +115,7 @@ def test_many_data_sets_are_still_three_sentences() -> None:
 
 
 def test_committed_rows_become_a_page_with_the_documents_tables() -> None:
-    title, runs, extra = remade(RESULTS)
+    title, runs, extra = report_contents(RESULTS)
     assert "QUICK" not in title
     names = [chapter.name for chapter in extra.chapters]
     assert {"main", "ablation", "time", "cost", "skew"} <= set(names)
@@ -142,12 +141,12 @@ def test_committed_rows_become_a_page_with_the_documents_tables() -> None:
 
 def test_rows_of_a_quick_run_are_marked_and_none_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnskewError, match="`unskew reproduce main` makes them"):
-        remade(tmp_path)
+        report_contents(tmp_path)
     first = json.loads((RESULTS / "main.jsonl").open().readline())
     curves = {"validation": {"ndcg@10": [0.1, 0.2]}, "test": {"hr@10": [0, 1], "ndcg@10": [0, 1]}}
     (tmp_path / "main.jsonl").write_text(json.dumps(first | {"quick": True}))
     (tmp_path / "curves.jsonl").write_text(json.dumps(first | {"curves": curves, "quick": True}))
-    title, runs, extra = remade(tmp_path)
+    title, runs, extra = report_contents(tmp_path)
     assert title.startswith("QUICK RUN")
     page = Reader(report.render(runs, title, extra))
     assert page.row("2") == ["2", "0.2000"], "its curve is shown"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from unskew.cli._output import stderr, stdout, write_text
-from unskew.cli._remade import published, remade
+from unskew.paper import published_figures, report_contents
 from unskew.report import Client, Extras, Listing, Pick, render
 from unskew.runs import (
     ClientView,
@@ -45,7 +45,7 @@ def report(
     if client is not None and (no_client or reproduce):
         raise UnskewError("--client needs run folders, and cannot stand beside --no-client.")
     if reproduce:
-        title, runs, extras = remade(results)
+        title, runs, extras = report_contents(results)
         write_text(out, render(runs, title, extras))
     else:
         # runs/demo/* also holds the report that the demo left there.
@@ -58,7 +58,7 @@ def write_report(
 ) -> None:
     """The page about runs; ``closely``: with one client's history and recommendations."""
     runs = [{"summary": read_result(f).to_json(), "rounds": read_rounds(f)} for f in folders]
-    extras = Extras(published(runs), _client(folders, runs, client) if closely else None)
+    extras = Extras(published_figures(runs), _client(folders, runs, client) if closely else None)
     write_text(out, render(runs, extras=extras))
 
 

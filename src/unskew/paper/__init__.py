@@ -3,8 +3,8 @@
 from unskew.paper.cells import method_checksum, missing_cells
 from unskew.paper.document import document, fill_table
 from unskew.paper.exhibits import EXHIBITS, STORES
+from unskew.paper.page import published_figures, report_contents
 from unskew.paper.plan import DATASETS, Exhibit, Plan
-from unskew.paper.published import quality as published_quality
 from unskew.paper.reproduce import (
     Job,
     Places,
@@ -32,9 +32,10 @@ __all__ = [
     "find_jobs",
     "method_checksum",
     "missing_cells",
-    "published_quality",
+    "published_figures",
     "read_results",
     "read_rows",
+    "report_contents",
     "run_jobs",
     "write_pages",
 ]

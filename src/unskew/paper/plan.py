@@ -60,7 +60,7 @@ class Plan:
         """All values of a sweep; for a quick run the first, the middle one and the last."""
         if not self.quick:
             return tuple(values)
-        return tuple(dict.fromkeys((values[0], values[len(values) // 2], values[-1])))
+        return tuple(values[at] for at in sorted({0, len(values) // 2, len(values) - 1}))
 
 
 @dataclass(frozen=True)

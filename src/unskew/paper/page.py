@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from unskew.audit import privacy_tables, trade_offs
-from unskew.paper import EXHIBITS, STORES, Exhibit, Results, published_quality, read_results
-from unskew.paper.rows import row_identity
+from unskew.paper import published
+from unskew.paper.exhibits import EXHIBITS, STORES
+from unskew.paper.plan import Exhibit
+from unskew.paper.rows import Results, read_results, row_identity
 from unskew.report import Chapter, Exposure, Extras, Privacy
 from unskew.types import UnskewError
 
@@ -17,7 +19,7 @@ _SHOWN_ABOVE = ("convergence",)
 """Exhibits whose charts are the page's learning curves."""
 
 
-def remade(folder: Path) -> tuple[str, list[dict[str, Any]], Extras]:
+def report_contents(folder: Path) -> tuple[str, list[dict[str, Any]], Extras]:
     """A title, the main table's runs, and everything else the rows in a folder hold."""
     results = read_results(folder, (*STORES, "privacy"))
     quick = not results.runs
@@ -29,7 +31,7 @@ def remade(folder: Path) -> tuple[str, list[dict[str, Any]], Extras]:
             f"There are no rows of the main table in {folder}; `unskew reproduce main` makes them."
         )
     extras = Extras(
-        published(runs),
+        published_figures(runs),
         privacy=_privacy(results.of("privacy")),
         chapters=[made for one in EXHIBITS.values() if (made := _chapter(one, results))],
         commands=results.commands(),
@@ -53,10 +55,10 @@ def _rounds(values: Sequence[float]) -> dict[int, list[dict[str, Any]]]:
     return {0: rows} if rows else {}
 
 
-def published(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
+def published_figures(runs: Sequence[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
     """The paper's figures for methods and data sets of these runs."""
     pairs = {(run["summary"]["method"], run["summary"]["data"]) for run in runs}
-    found = {pair: published_quality(*pair) for pair in pairs}
+    found = {pair: published.quality(*pair) for pair in pairs}
     return {pair: value for pair, value in found.items() if value is not None}
 
 
