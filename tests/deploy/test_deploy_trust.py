@@ -22,7 +22,6 @@ from unskew.deploy.messages import Rejected, read_download, read_metric_sums
 from unskew.deploy.node_data import take_users, write_node_data
 from unskew.deploy.robust import mean_metrics, settle_owners
 from unskew.deploy.server import Conductor, ServerFiles, read_model, read_rows
-from unskew.kernels.packing import packed_from
 from unskew.methods import create
 from unskew.types import Split, UnskewError, Upload
 
@@ -69,8 +68,8 @@ def test_downloads_that_a_method_itself_makes_differ_over_the_rounds() -> None:
     whole = refit.init(1, ITEMS, 0)[0]._asdict()
     assert read_download(refit, whole, USERS, ITEMS).V.shape == (ITEMS, 2 * ITEMS + 1)
     for n, fits in ((3, True), (USERS, True), (USERS + 1, False)):
-        lists = packed_from(_f32(n, ITEMS * 16))._asdict()
-        named = _download("pfedgraph", users=np.zeros(n, np.int64), **lists)
+        aggregates = _f32(n, ITEMS * 16)
+        named = _download("pfedgraph", users=np.zeros(n, np.int64), aggregates=aggregates)
         if fits:
             assert len(read_download(create("pfedgraph"), named, USERS, ITEMS).users) == n
         else:

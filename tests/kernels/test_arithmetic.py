@@ -8,16 +8,11 @@ import pytest
 import scipy.special
 import twins
 
-from unskew.kernels._line_sums import BLOCK, WIDTH, multiply_blocks, sum_lines
 from unskew.kernels.arithmetic import logistic_batch
-from unskew.kernels.row_vectors import inner_rows
 from unskew.kernels.vectors import inner
 from unskew.types import Float32, Float64
 
 call_inner = numba.njit(lambda x, y, n: inner(x, y, n))
-call_sum_lines = numba.njit(lambda table, places, a, b, out: sum_lines(table, places, a, b, out))
-call_multiply_blocks = numba.njit(lambda x, a, b, row, out: multiply_blocks(x, a, b, row, out))
-call_inner_rows = numba.njit(lambda rows, items, table, a, b: inner_rows(rows, items, table, a, b))
 
 WIDE = np.concatenate(
     [
@@ -45,42 +40,6 @@ def test_inner_reads_views_that_start_anywhere() -> None:
     for start in range(9):
         exact = x[start : start + 45].astype(np.float64) @ y[2:47].astype(np.float64)
         assert call_inner(x[start:], y[2:], 45) == pytest.approx(exact, abs=1e-5)
-
-
-@pytest.mark.parametrize(("first", "end"), [(0, 9), (3, 4), (5, 5)])
-def test_listed_lines_are_added_up_one_after_another(first: int, end: int) -> None:
-    rng = np.random.default_rng(end)
-    table = rng.standard_normal((7, WIDTH)).astype(np.float32)
-    places = rng.integers(0, 7, 9).astype(np.int32)
-    out, expected = np.full(WIDTH, 9.0, np.float32), np.zeros(WIDTH, np.float32)
-    call_sum_lines(table, places, first, end, out)
-    for place in places[first:end]:
-        expected += table[place]
-    np.testing.assert_array_equal(out, expected)
-
-
-@pytest.mark.parametrize("width", [1, 3, 8, 13, 16, 20, 33])
-@pytest.mark.parametrize(("first", "end"), [(0, 12), (4, 9), (6, 6)])
-def test_listed_rows_are_multiplied_with_a_table(width: int, first: int, end: int) -> None:
-    rng = np.random.default_rng(width)
-    rows, table = (rng.standard_normal((n, width)).astype(np.float32) for n in (12, 40))
-    items = rng.permutation(40)[:12].astype(np.int32)
-    terms = (rows.astype(np.float64) * table[items])[first:end]
-    ours = call_inner_rows(rows, items, table.reshape(-1), first, end)
-    assert abs(ours - terms.sum()) <= 1e-6 * np.abs(terms).sum()
-
-
-@pytest.mark.parametrize("width", [1, 6, 16])
-@pytest.mark.parametrize(("first", "end"), [(0, 5), (2, 4), (3, 3)])
-def test_a_row_is_multiplied_with_blocks_of_rows(width: int, first: int, end: int) -> None:
-    rng = np.random.default_rng(width)
-    blocks = rng.standard_normal((5, width, BLOCK)).astype(np.float32)
-    row, n = rng.standard_normal(width).astype(np.float32), (end - first) * BLOCK
-    out = np.full(n + 3, 7.0, np.float32)
-    call_multiply_blocks(blocks, first, end, row, out)
-    exact = np.einsum("bkr,k->br", blocks[first:end].astype(np.float64), row)
-    np.testing.assert_allclose(out[:n], exact.reshape(-1), atol=1e-5)
-    assert (out[n:] == 7.0).all()
 
 
 def test_inner_sums_in_the_stated_order() -> None:

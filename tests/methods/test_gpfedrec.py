@@ -10,9 +10,14 @@ from numpy.typing import NDArray
 
 from unskew.engine import Federation
 from unskew.kernels import draw_samples
-from unskew.kernels.moved import Moved
-from unskew.kernels.packing import Packed, packed_from, unpack, unpack_rows
-from unskew.kernels.relations import neighbours
+from unskew.kernels.gpfedrec_server import (
+    Packed,
+    RoundTables,
+    neighbour_graph,
+    pack_tables,
+    unpack,
+    unpack_rows,
+)
 from unskew.methods.gpfedrec import Config, GPFedRec, Server, own_tables
 from unskew.ragged import select
 from unskew.rng import Purpose
@@ -66,7 +71,7 @@ def test_the_server_step_is_the_dense_one(
     alike = rng.standard_normal((n_users, 3)) @ rng.standard_normal((3, n_items * dim))
     anywhere = beside * rng.standard_normal((n_users, n_items * dim))
     own = (spread * (anywhere + (1 - beside) * alike)).astype(np.float32)
-    server = Server(Q, *packed_from(own))
+    server = Server(Q, *pack_tables(own))
     users = np.sort(rng.permutation(n_users)[: 2 * n_users // 3])
     factor = rng.uniform(0, 0.5, len(users)).astype(np.float32)
     items = [np.sort(rng.permutation(n_items)[: rng.integers(1, 7)]) for _ in users]
@@ -85,8 +90,8 @@ def test_the_server_step_is_the_dense_one(
         tables[client, touched] += rows.values[rows.indptr[client] : rows.indptr[client + 1]]
     weights = dense_graph(tables, threshold)
     expected = np.einsum("uv,vik->uik", weights, tables)
-    moved = Moved(Packed(*server[1:]), users, rows, factor)
-    graph = neighbours(Q, moved, threshold)
+    uploads = RoundTables(Packed(*server[1:]), users, rows, factor)
+    graph = neighbour_graph(Q, uploads, threshold)
     np.testing.assert_array_equal(graph, weights > 0)
     assert relative(after.Q, expected.mean(0)) < TOLERANCE
     r[users] = expected
@@ -99,7 +104,7 @@ def test_tables_that_have_diverged_do_not_stop_the_server() -> None:
     own = np.ones((8, 30), np.float32)
     own[3, 2] = np.nan
     method, rows = GPFedRec(Config(dim=6)), Rows.empty(8, 6)
-    server = Server(np.ones((5, 6), np.float32), *packed_from(own))
+    server = Server(np.ones((5, 6), np.float32), *pack_tables(own))
     upload = Upload(rows, np.zeros((8, 1), np.float32), np.ones(8))
     after = method.aggregate(server, Uploads(np.arange(8), upload))
     assert np.isnan(own_tables(after, np.arange(8))).any()
@@ -109,7 +114,7 @@ def test_packing_loses_little_and_zero_stays_zero() -> None:
     values = np.random.default_rng(0).standard_normal((5, 2055)).astype(np.float32)
     values[2] = 0.0
     values[3] *= 1e-20
-    packed = packed_from(values)
+    packed = pack_tables(values)
     users = np.array([4, 2, 3])
     back = unpack(packed, users, 0, values.shape[1])
     largest = np.abs(values[users]).max(1, keepdims=True)

@@ -10,7 +10,6 @@ import scipy.optimize
 
 from unskew.engine import Federation
 from unskew.kernels import draw_samples
-from unskew.kernels.packing import Packed, packed_from, unpack
 from unskew.kernels.pfedgraph import project_on_simplex
 from unskew.methods.pfedgraph import Config, PFedGraph, Server, collaboration
 from unskew.ragged import select
@@ -34,9 +33,7 @@ def cohort_of(split: Split, users: Any, round: int) -> Cohort:
 
 def given_tables(server: Server) -> Any:
     """The aggregates as whole tables."""
-    places = np.arange(len(server.users))
-    moved = unpack(Packed(server.entries, server.scale), places, 0, server.Q.size)
-    return server.Q + moved.reshape(-1, *server.Q.shape)
+    return server.Q + server.aggregates.reshape(-1, *server.Q.shape)
 
 
 def dense_distances(updates: Any) -> Any:
@@ -223,8 +220,8 @@ def test_only_an_aggregate_of_the_last_round_is_used(tiny_split: Split) -> None:
     method = PFedGraph(Config(dim=4, local_epochs=1))
     users = np.arange(tiny_split.n_users)
     server, private = method.init(len(users), tiny_split.n_items, SEED)
-    foreign = packed_from(np.ones((1, server.Q.size), np.float32))
-    given = Server(server.Q, np.array([5]), *foreign)
+    foreign = np.ones((1, server.Q.size), np.float32)
+    given = Server(server.Q, np.array([5]), foreign)
     cohort = cohort_of(tiny_split, users, 2)
     plain, with_one = (method.local(s, private, cohort)[0] for s in (server, given))
     same = [np.array_equal(a, b) for a, b in zip(plain.p, with_one.p, strict=True)]

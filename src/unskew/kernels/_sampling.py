@@ -119,30 +119,32 @@ def draw_samples(cohort: Cohort, negatives: int) -> Samples:
     work = np.diff(indptr)
     for_each_block(
         work,
-        lambda block: _draw_items(
-            block,
-            cohort.users,
-            cohort.positives.indptr,
-            cohort.positives.items,
-            cohort.excluded.indptr,
-            cohort.excluded.items,
-            cohort.n_items,
-            cohort.seed,
-            cohort.round,
-            per_positive,
-            indptr,
-            items,
-            label,
-            n_touched,
-        ),
+        _draw_items,
+        cohort.users,
+        cohort.positives.indptr,
+        cohort.positives.items,
+        cohort.excluded.indptr,
+        cohort.excluded.items,
+        cohort.n_items,
+        cohort.seed,
+        cohort.round,
+        per_positive,
+        indptr,
+        items,
+        label,
+        n_touched,
     )
     touched_indptr = indptr_from_counts(n_touched)
     touched = np.empty(touched_indptr[-1], np.int32)
     row = np.empty(len(items), np.int32)
     for_each_block(
         work,
-        lambda block: _number_touched(
-            block, cohort.n_items, indptr, items, row, touched_indptr, touched
-        ),
+        _number_touched,
+        cohort.n_items,
+        indptr,
+        items,
+        row,
+        touched_indptr,
+        touched,
     )
     return Samples(indptr, row, label, Ragged(touched_indptr, touched))

@@ -167,12 +167,7 @@ def _user_gradient(
 
 def factor_gradient(samples: Samples, P: Float32, Q: Float32) -> Float32:
     """dL/dp of each user for the mean loss over its own samples, with the items frozen."""
-    g = np.zeros_like(P)
-    item, work = sample_items(samples), samples.counts()
-    for_each_block(
-        work,
-        lambda block: _user_gradient(
-            block, int(work[block].max()), samples.indptr, item, samples.label, P, Q, g
-        ),
-    )
+    g, counts = np.zeros_like(P), samples.counts()
+    data = (int(counts.max(initial=0)), samples.indptr, sample_items(samples), samples.label)
+    for_each_block(counts, _user_gradient, *data, P, Q, g)
     return g

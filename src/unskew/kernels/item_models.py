@@ -43,7 +43,7 @@ def gram(seen: Ragged, n_items: int) -> Float32:
     """X^T X for the binary user-item matrix X."""
     G = np.zeros((n_items, n_items), np.float32)
     owners = transpose(seen, n_items)
-    for_each_block(owners.counts(), lambda block: _gram(block, *owners, *seen, G))
+    for_each_block(owners.counts(), _gram, *owners, *seen, G)
     return G
 
 
@@ -116,7 +116,12 @@ def nearest_items(seen: Ragged, n_items: int, k: int, shrinkage: float) -> tuple
     owners = transpose(seen, n_items)
     for_each_block(
         owners.counts(),
-        lambda block: _neighbours(block, *owners, *seen, shrinkage, ids, similarity),
+        _neighbours,
+        *owners,
+        *seen,
+        shrinkage,
+        ids,
+        similarity,
     )
     return ids, similarity
 
@@ -169,5 +174,5 @@ def _linear_scores(
 def linear_scores(X: Rows, B: Float32) -> Float32:
     """X B, where the ragged rows of X are the users' items."""
     scores = np.empty((len(X.indptr) - 1, B.shape[1]), np.float32)
-    for_each_block(np.diff(X.indptr), lambda block: _linear_scores(block, *X, B, scores))
+    for_each_block(np.diff(X.indptr), _linear_scores, *X, B, scores)
     return scores

@@ -80,7 +80,7 @@ def _propagate(
 def propagate(graph: Graph, E: Float32) -> Float32:
     """One layer: row n becomes the sum over neighbours m of E_m / sqrt(degree_n degree_m)."""
     scaled, out = graph.scale[:, None] * E, np.empty_like(E)
-    for_each_block(np.diff(graph.indptr), lambda block: _propagate(block, *graph, scaled, out))
+    for_each_block(np.diff(graph.indptr), _propagate, *graph, scaled, out)
     return out
 
 

@@ -249,7 +249,7 @@ def perceptron_user_gradient(
     """dL/dp of each user for the mean loss over its own samples, with all else frozen."""
     g, item = np.zeros_like(P), sample_items(samples)
     data = (samples.indptr, item, samples.label)
-    for_each_block(samples.counts(), lambda block: _user_gradient(block, *data, P, Q, w, *shape, g))
+    for_each_block(samples.counts(), _user_gradient, *data, P, Q, w, *shape, g)
     return g
 
 
@@ -277,7 +277,5 @@ def perceptron_scores(P: Float32, Q: Float32, w: Float32, shape: Shape) -> Float
     """Logit of every item for each user. The items' part of the first layer is computed once."""
     scores = np.empty((len(P), len(Q)), np.float32)
     columns = np.ascontiguousarray(Q.T)
-    for_each_block(
-        np.ones(len(P), np.int64), lambda block: _scores(block, P, columns, w, *shape, scores)
-    )
+    for_each_block(np.ones(len(P), np.int64), _scores, P, columns, w, *shape, scores)
     return scores

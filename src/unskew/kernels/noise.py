@@ -218,9 +218,7 @@ def upload_norms(upload: Upload) -> tuple[Float64, Float64]:
     n = len(upload.weight)
     l1, l2 = np.zeros(n), np.zeros(n)
     indptr, _, values = upload.rows
-    for_each_block(
-        np.diff(indptr), lambda block: _norms(block, indptr, values, upload.dense, l1, l2)
-    )
+    for_each_block(np.diff(indptr), _norms, indptr, values, upload.dense, l1, l2)
     return l1, l2
 
 
@@ -255,24 +253,22 @@ def send_privately(
     dense = np.empty_like(upload.dense)
     for_each_block(
         counts,
-        lambda block: _send(
-            block,
-            users,
-            seed,
-            round,
-            kind,
-            float(scale),
-            clip,
-            float(bound),
-            factor,
-            sent,
-            *upload.rows,
-            upload.dense,
-            indptr,
-            items,
-            values,
-            dense,
-        ),
+        _send,
+        users,
+        seed,
+        round,
+        kind,
+        float(scale),
+        clip,
+        float(bound),
+        factor,
+        sent,
+        *upload.rows,
+        upload.dense,
+        indptr,
+        items,
+        values,
+        dense,
     )
     return Upload(Rows(indptr, items, values), dense, upload.weight)
 

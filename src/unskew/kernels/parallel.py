@@ -73,8 +73,9 @@ def get_threads() -> int:
     return _pool.threads
 
 
-def for_each_block(work: Int64, function: Callable[[Int64], object]) -> None:
-    """Call ``function`` on blocks of client numbers that together cover ``range(len(work))``.
+def for_each_block(work: Int64, function: Callable[..., object], *arguments: object) -> None:
+    """Call ``function`` with blocks of client numbers that together cover ``range(len(work))``, and
+    the ``arguments``.
 
     Clients are sorted by decreasing ``work`` and cut into blocks of about equal total work, so the
     heaviest clients start first and the last blocks are light.
@@ -88,9 +89,9 @@ def for_each_block(work: Int64, function: Callable[[Int64], object]) -> None:
     shares = total[-1] * np.arange(1, pieces) // pieces
     cuts = np.searchsorted(total, shares) + 1
     blocks = [block for block in np.split(order, cuts) if len(block)]
-    _pool.run(function, blocks)
+    _pool.run(lambda block: function(block, *arguments), blocks)
 
 
-def in_parallel(n: int, kernel: Callable[..., None], *arguments: object) -> None:
-    """Call ``kernel`` on blocks that together cover ``range(n)``, each entry the same work."""
-    for_each_block(np.ones(n, np.int64), lambda block: kernel(block, *arguments))
+def in_parallel(n: int, function: Callable[..., object], *arguments: object) -> None:
+    """:func:`for_each_block` for ``n`` clients of equal work."""
+    for_each_block(np.ones(n, np.int64), function, *arguments)

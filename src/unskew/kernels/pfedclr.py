@@ -35,8 +35,7 @@ from unskew.kernels.batches import (
     sample_row,
     shuffle,
 )
-from unskew.kernels.row_vectors import score_samples, sum_samples
-from unskew.kernels.vectors import PADDING, inner
+from unskew.kernels.vectors import PADDING, inner, score_samples, sum_samples
 from unskew.types import Cohort, Float32, Float64
 
 

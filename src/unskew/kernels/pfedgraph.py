@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels.packing import Packed, unpack
 from unskew.kernels.parallel import for_each_block
 from unskew.kernels.tables import gather
 from unskew.kernels.vectors import inner
@@ -61,14 +60,14 @@ def dense_tables(rows: Rows, n_items: int) -> Float32:
     """The clients' rows as flat tables, one per client, zero elsewhere."""
     counts = np.diff(rows.indptr)
     out = np.zeros((len(counts), n_items * rows.values.shape[1]), np.float32)
-    for_each_block(counts, lambda block: _scatter(block, *rows, out))
+    for_each_block(counts, _scatter, *rows, out)
     return out
 
 
 def gram(x: Float32) -> Float64:
     """Inner products of all pairs of rows of ``x``."""
     out = np.zeros((len(x), len(x)))
-    for_each_block(np.arange(1, len(x) + 1), lambda block: _gram(block, _TILE_COLUMNS, x, out))
+    for_each_block(np.arange(1, len(x) + 1), _gram, _TILE_COLUMNS, x, out)
     lower = np.tril(out, -1)
     return out + lower.T
 
@@ -77,7 +76,7 @@ def mix(weights: Float32, x: Float32) -> Float32:
     """sum_j weights_ij x_j for each row i of the weights."""
     out = np.empty((len(weights), x.shape[1]), np.float32)
     work = np.count_nonzero(weights, axis=1)
-    for_each_block(work, lambda block: _mix(block, _TILE_COLUMNS, weights, x, out))
+    for_each_block(work, _mix, _TILE_COLUMNS, weights, x, out)
     return out
 
 
@@ -93,10 +92,10 @@ def positions(users: Int64, known: Int64) -> Int64:
     return np.array([where.get(user, -1) for user in users.tolist()], np.int64)
 
 
-def replace_tables(held: Rows, place: Int64, given: Packed, start: Float32) -> Rows:
+def replace_tables(held: Rows, place: Int64, given: Float32, start: Float32) -> Rows:
     """The rows clients hold, replaced by the whole table ``start`` + ``given[place]`` for clients
     whose place is not -1."""
-    every, size = np.arange(len(start), dtype=np.int32), start.size
+    every = np.arange(len(start), dtype=np.int32)
     items, values = [held.items[:0]], [held.values[:0]]
     for c in range(len(place)):
         run = slice(held.indptr[c], held.indptr[c + 1])
@@ -105,7 +104,7 @@ def replace_tables(held: Rows, place: Int64, given: Packed, start: Float32) -> R
             values.append(held.values[run])
         else:
             items.append(every)
-            values.append(start + unpack(given, place[c : c + 1], 0, size).reshape(start.shape))
+            values.append(start + given[place[c]].reshape(start.shape))
     indptr = np.cumsum([len(part) for part in items])
     return Rows(indptr.astype(np.int64), np.concatenate(items), np.concatenate(values))
 
@@ -155,5 +154,5 @@ def project_on_simplex(points: Float64) -> Float64:
     """
     out = np.empty_like(points)
     work = np.full(len(points), points.shape[1], np.int64)
-    for_each_block(work, lambda block: _project(block, points, out))
+    for_each_block(work, _project, points, out)
     return out

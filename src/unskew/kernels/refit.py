@@ -132,9 +132,7 @@ def read_histories(
     sums = F if fit else np.zeros((len(T), 0), np.float32)
     arrays = (positions.indptr, positions.items.astype(np.int64), own.indptr, T, walk.paces)
     weights = (walk.horizon, 1.0, walk.backward) if fit else (walk.horizon, 0.0, 0.0)
-    for_each_block(
-        positions.counts(), lambda block: _kernel(block, *arrays, *weights, features, sums, dense)
-    )
+    for_each_block(positions.counts(), _kernel, *arrays, *weights, features, sums, dense)
     return features, F, dense
 
 
@@ -152,7 +150,7 @@ def _mean_rows(block: Int64, indptr: Int64, T: Float32, out: Float32) -> None:
 def sum_rows(own: Ragged, T: Float32) -> Float32:
     """Sum of each client's own rows, divided by the square root of their number."""
     out = np.zeros((len(own.indptr) - 1, T.shape[1]), np.float32)
-    for_each_block(own.counts(), lambda block: _mean_rows(block, own.indptr, T, out))
+    for_each_block(own.counts(), _mean_rows, own.indptr, T, out)
     return out
 
 

@@ -143,24 +143,20 @@ def _score_rows(
 def gather(table: Float32, touched: Ragged) -> Float32:
     """The rows of ``table`` that each client touches."""
     out = np.empty((len(touched.items), table.shape[1]), np.float32)
-    for_each_block(
-        touched.counts(), lambda block: _gather(block, touched.indptr, touched.items, table, out)
-    )
+    for_each_block(touched.counts(), _gather, touched.indptr, touched.items, table, out)
     return out
 
 
 def difference(rows: Rows, table: Float32) -> Rows:
     """The rows minus those of ``table``: the content of an upload."""
     out = np.empty_like(rows.values)
-    for_each_block(np.diff(rows.indptr), lambda block: _difference(block, *rows, table, out))
+    for_each_block(np.diff(rows.indptr), _difference, *rows, table, out)
     return rows._replace(values=out)
 
 
 def overlay(base: Float32, touched: Ragged, held: Rows) -> Float32:
     """Overwrite the touched rows in ``base``, in place, where a client holds its own."""
-    for_each_block(
-        touched.counts(), lambda block: _overlay(block, touched.indptr, touched.items, *held, base)
-    )
+    for_each_block(touched.counts(), _overlay, touched.indptr, touched.items, *held, base)
     return base
 
 
@@ -171,7 +167,7 @@ def merge(held: Rows, new: Rows) -> Rows:
     indptr = np.concatenate(([0], np.cumsum(counts)))
     items = np.empty(indptr[-1], np.int32)
     values = np.empty((indptr[-1], new.values.shape[1]), np.float32)
-    for_each_block(counts, lambda block: _merge(block, *held, *new, indptr, items, values))
+    for_each_block(counts, _merge, *held, *new, indptr, items, values)
     return Rows(indptr, items, values)
 
 
@@ -208,10 +204,10 @@ def score_table(vectors: Float32, table: Float32) -> Float32:
 def replace_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
     """Replace, in place, the scores of items whose rows a client holds itself."""
     counts = np.diff(held.indptr)
-    for_each_block(counts, lambda block: _score_rows(block, vectors, *held, True, scores))
+    for_each_block(counts, _score_rows, vectors, *held, True, scores)
 
 
 def add_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
     """Add, in place, the inner products with a client's own additive rows."""
     counts = np.diff(held.indptr)
-    for_each_block(counts, lambda block: _score_rows(block, vectors, *held, False, scores))
+    for_each_block(counts, _score_rows, vectors, *held, False, scores)

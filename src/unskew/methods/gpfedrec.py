@@ -26,10 +26,15 @@ import numpy as np
 from unskew.kernels import draw_samples, gather
 from unskew.kernels.fedncf import score_mlp, train_mlp
 from unskew.kernels.gpfedrec import train_anchored, whole_tables
-from unskew.kernels.messages import pass_messages
-from unskew.kernels.moved import Moved
-from unskew.kernels.packing import Packed, empty_packed, unpack, unpack_rows
-from unskew.kernels.relations import neighbours
+from unskew.kernels.gpfedrec_server import (
+    Packed,
+    RoundTables,
+    empty_packed,
+    neighbour_graph,
+    pass_messages,
+    unpack,
+    unpack_rows,
+)
 from unskew.methods._training import TrainingConfig, initial_items, initial_users
 from unskew.methods.fedncf import initial_mlp
 from unskew.rng import Purpose
@@ -147,9 +152,10 @@ class GPFedRec(Method):
 
     def aggregate(self, server: Server, total: Uploads) -> Server:
         upload = total.upload
-        moved = Moved(_packed(server), total.users, upload.rows, upload.dense[:, 0])
-        graph = neighbours(server.Q, moved, self.config.threshold)
-        Q, own = pass_messages(graph, server.Q, moved)
+        factor = np.ascontiguousarray(upload.dense[:, 0])
+        tables = RoundTables(_packed(server), total.users, upload.rows, factor)
+        graph = neighbour_graph(server.Q, tables, self.config.threshold)
+        Q, own = pass_messages(graph, server.Q, tables)
         return Server(Q, *own)
 
     def score(self, download: Server, private: Private) -> Float32:

@@ -24,7 +24,6 @@ import numpy as np
 
 from unskew.kernels import draw_samples, gather, merge, overlay, replace_scores, score_table
 from unskew.kernels.fedmf import touch_all_rows, train_joint
-from unskew.kernels.packing import Packed, empty_packed, packed_from
 from unskew.kernels.pfedgraph import (
     bernoulli_draws,
     dense_tables,
@@ -43,7 +42,6 @@ from unskew.types import (
     Cohort,
     Float32,
     Float64,
-    Int32,
     Int64,
     Method,
     Rows,
@@ -53,13 +51,12 @@ from unskew.types import (
 
 
 class Server(NamedTuple):
-    """The common start, and the aggregates of the clients that sent their tables last, packed as
+    """The common start, and the aggregates of the clients that sent their tables last, flat and as
     differences from it."""
 
     Q: Float32
     users: Int64
-    entries: Int32
-    scale: Float32
+    aggregates: Float32
 
 
 class Private(NamedTuple):
@@ -122,7 +119,7 @@ class PFedGraph(Method):
     ) -> tuple[Private, Upload, Float64]:
         c = self.config
         place = positions(private.user, download.users)
-        own = replace_tables(private.Q, place, Packed(download.entries, download.scale), download.Q)
+        own = replace_tables(private.Q, place, download.aggregates, download.Q)
         pull = np.where(place < 0, 0.0, c.pull)
         samples = touch_all_rows(draw_samples(cohort, c.negatives), pull > 0, cohort.n_items)
         rows = overlay(gather(download.Q, samples.touched), samples.touched, own)
@@ -143,7 +140,7 @@ class PFedGraph(Method):
         updates = dense_tables(select_senders(total.upload.rows, sent), len(server.Q))
         graph = collaboration(updates, weight / max(weight.sum(), 1.0), self.config.evenness)
         aggregates = mix(graph.astype(np.float32), updates)
-        return Server(server.Q, total.users[sent], *packed_from(aggregates))
+        return Server(server.Q, total.users[sent], aggregates)
 
     def score(self, download: Server, private: Private) -> Float32:
         scores = score_table(private.p, download.Q)
@@ -157,7 +154,7 @@ class PFedGraph(Method):
 
 def _nobodys(Q: Float32) -> Server:
     """The common start alone, no aggregates."""
-    return Server(Q, np.zeros(0, np.int64), *empty_packed(0, Q.size))
+    return Server(Q, np.zeros(0, np.int64), np.zeros((0, Q.size), np.float32))
 
 
 def collaboration(updates: Float32, shares: Float64, evenness: float) -> Float64:
