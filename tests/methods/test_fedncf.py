@@ -9,7 +9,7 @@ import pytest
 
 from unskew.engine import Federation
 from unskew.kernels import draw_samples
-from unskew.kernels.fedncf import score_mlp
+from unskew.kernels.perceptron import score_mlp
 from unskew.methods.fedncf import Config, FedNCF, initial_mlp
 from unskew.ragged import select
 from unskew.rng import Purpose

@@ -18,7 +18,7 @@ from unskew.audit.server import SPANS, CuriousServer, InvertDense
 from unskew.audit.success import measure, owner_success
 from unskew.engine import Federation, State
 from unskew.evaluation import prepare
-from unskew.kernels.fedncf import score_mlp
+from unskew.kernels.perceptron import score_mlp
 from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy
 from unskew.ragged import owners

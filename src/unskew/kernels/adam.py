@@ -49,35 +49,7 @@ def corrections(t: int) -> tuple[float, float]:
 
 
 @jit
-def adam_step(x: Float32, m: Float32, v: Float32, g: Float32, n: int, lr: float, t: int) -> None:
-    """One step of Adam on the first ``n`` entries; ``g`` is set to zero."""
-    step = np.float32(lr / (1.0 - BETA_1**t))
-    unbias = np.float32(1.0 / np.sqrt(1.0 - BETA_2**t))
-    for i in range(n):
-        m[i] = _b1 * m[i] + _c1 * g[i]
-        v[i] = _b2 * v[i] + _c2 * g[i] * g[i]
-        x[i] -= step * m[i] / (sqrt32(v[i]) * unbias + _eps)
-        g[i] = np.float32(0.0)
-
-
-@jit
-def moments_step(
-    u: Float32, m: Float32, v: Float32, g: Float32, gk: float, n: int, lr: float, t: int
-) -> None:
-    """Update Adam's moments for the gradient g gk and write the step to subtract into ``u``."""
-    step = np.float32(lr / (1.0 - BETA_1**t))
-    unbias = np.float32(1.0 / np.sqrt(1.0 - BETA_2**t))
-    for i in range(n):
-        gi = g[i] * gk
-        mi = _b1 * m[i] + _c1 * gi
-        vi = _b2 * v[i] + _c2 * gi * gi
-        m[i] = mi
-        v[i] = vi
-        u[i] = step * mi / (sqrt32(vi) * unbias + _eps)
-
-
-@jit
-def descend(
+def adam_step(
     x: Float32, m: Float32, v: Float32, g: Float32, gk: float, n: int, rate: float, unbias: float
 ) -> None:
     """One step of Adam on the first ``n`` entries of x for the gradient g gk.

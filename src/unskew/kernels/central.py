@@ -13,7 +13,7 @@ import numpy as np
 
 from unskew.jit import jit
 from unskew.kernels._sampling import Samples, draw_samples
-from unskew.kernels.adam import adam_step
+from unskew.kernels.adam import adam_step, corrections
 from unskew.kernels.arithmetic import add_scaled, logistic_batch
 from unskew.kernels.batches import shuffle
 from unskew.kernels.parallel import for_each_block
@@ -42,7 +42,10 @@ class Table(NamedTuple):
 @jit
 def adam(x: Float32, m: Float32, v: Float32, g: Float32, lr: float, t: int) -> None:
     """One step of Adam on a whole table; ``g`` is set to zero."""
-    adam_step(x.reshape(-1), m.reshape(-1), v.reshape(-1), g.reshape(-1), x.size, lr, t)
+    scale, unbias = corrections(t)
+    entries = x.reshape(-1), m.reshape(-1), v.reshape(-1), g.reshape(-1)
+    adam_step(*entries, 1.0, x.size, lr * scale, unbias)
+    g[:] = 0.0
 
 
 @jit

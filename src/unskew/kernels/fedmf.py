@@ -11,8 +11,8 @@ import numpy as np
 
 from unskew.jit import jit
 from unskew.kernels._sampling import Samples
-from unskew.kernels.adam import BETA_1, BETA_2, EPSILON, adam_step, moments_step
-from unskew.kernels.arithmetic import load_columns, score_columns, sqrt32, store_columns
+from unskew.kernels.adam import adam_step, corrections
+from unskew.kernels.arithmetic import load_columns, score_columns, store_columns
 from unskew.kernels.batches import (
     Clients,
     Schedule,
@@ -28,36 +28,15 @@ from unskew.kernels.batches import (
 from unskew.kernels.vectors import inner
 from unskew.types import Bool, Cohort, Float32, Float64, Ragged
 
-_b1, _b2, _eps = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON)
-_c1, _c2 = np.float32(1 - BETA_1), np.float32(1 - BETA_2)
-
 
 @jit
-def _pulled_step(
-    u: Float32,
-    m: Float32,
-    v: Float32,
-    g: Float32,
-    gk: float,
-    q: Float32,
-    along: float,
-    a: Float32,
-    towards: float,
-    n: int,
-    lr: float,
-    t: int,
+def _pulled_gradient(
+    u: Float32, g: Float32, gk: float, q: Float32, along: float, a: Float32, towards: float, n: int
 ) -> None:
-    """:func:`moments_step` for the gradient g gk + along q + towards (a - q)."""
-    step = np.float32(lr / (1.0 - BETA_1**t))
-    unbias = np.float32(1.0 / np.sqrt(1.0 - BETA_2**t))
+    """u = gk g + along q + towards (a - q)."""
     f, h = np.float32(along), np.float32(towards)
     for i in range(n):
-        gi = g[i] * gk + (f * q[i] + h * (a[i] - q[i]))
-        mi = _b1 * m[i] + _c1 * gi
-        vi = _b2 * v[i] + _c2 * gi * gi
-        m[i] = mi
-        v[i] = vi
-        u[i] = step * mi / (sqrt32(vi) * unbias + _eps)
+        u[i] = g[i] * gk + (f * q[i] + h * (a[i] - q[i]))
 
 
 @jit
@@ -82,14 +61,6 @@ def _cosine_gradient(
 def _difference(out: Float32, a: Float32, b: Float32, n: int) -> None:
     for i in range(n):
         out[i] = a[i] - b[i]
-
-
-@jit
-def _move_and_score(q: Float32, u: Float32, z: Float32, pk: float, n: int) -> None:
-    """q -= u, and add the new q's part p_k q to the logits z."""
-    for i in range(n):
-        q[i] -= u[i]
-        z[i] += pk * q[i]
 
 
 @jit
@@ -147,16 +118,15 @@ def _kernel(
                 for k in range(D):
                     gp[k] = inner(g, Q[k], n_rows)
                     old[k] = p[k]
-                adam_step(p, mp, vp, gp, D, lr_user, t)
-                z[:n_rows] = 0.0
+                scale, unbias = corrections(t)
+                adam_step(p, mp, vp, gp, 1.0, D, lr_user * scale, unbias)
                 for k in range(D):
+                    slope, factor = g, old[k]
                     if weight != 0.0:
-                        _pulled_step(
-                            u, m[k], v[k], g, old[k], Q[k], along, A[k], towards, n_rows, lr_rows, t
-                        )
-                    else:
-                        moments_step(u, m[k], v[k], g, old[k], n_rows, lr_rows, t)
-                    _move_and_score(Q[k], u, z, p[k], n_rows)
+                        _pulled_gradient(u, g, old[k], Q[k], along, A[k], towards, n_rows)
+                        slope, factor = u, np.float32(1.0)
+                    adam_step(Q[k], m[k], v[k], slope, factor, n_rows, lr_rows * scale, unbias)
+                score_columns(z, Q, p, n_rows)
                 g[:n_rows] = 0.0
             if has_converged(clients, c, epoch, total / (n * (epoch + 1))):
                 break

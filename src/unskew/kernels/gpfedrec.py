@@ -18,14 +18,13 @@ from unskew.kernels._sampling import Samples
 from unskew.kernels.batches import (
     Clients,
     Schedule,
-    batch_buffers,
     client_rows,
     client_samples,
     has_converged,
     run_clients,
     shuffle,
 )
-from unskew.kernels.fedncf import layer_buffers, mlp_batch
+from unskew.kernels.perceptron import client_gradients, layer_buffers
 from unskew.types import Cohort, Float32, Float64, Int64, Rows
 
 
@@ -61,8 +60,8 @@ def _kernel(
 ) -> None:
     D, size = P.shape[1], weights.shape[1]
     batch, max_rows = clients.batch, clients.max_rows
-    order, zb, yb, sb, bits = batch_buffers(clients)
-    layers = layer_buffers(D, size, batch)
+    order = np.empty(clients.max_samples, np.int32)
+    layers = layer_buffers(D, D, size, batch)
     g = np.zeros(max_rows * D, np.float32)
     for c in clients.block:
         row, label, n, key = client_samples(clients, c)
@@ -77,7 +76,7 @@ def _kernel(
             counter = shuffle(order, n, key, counter)
             for low in range(0, n, batch):
                 b = min(batch, n - low)
-                total += mlp_batch(w, p, q, row, label, order[low:], layers, g, zb, yb, sb, bits, b)
+                total += client_gradients(w, p, q, row, label, order[low:], layers, g, b)
                 _descend(w, layers.gw, lr_weights, size)
                 _descend(p, layers.gp, lr_user, D)
                 _descend_anchored(q, a, g, keep, lr_rows, n_rows * D)

@@ -15,10 +15,10 @@ import numpy as np
 from unskew.jit import jit
 from unskew.kernels._sampling import Samples
 from unskew.kernels.adam import (
+    adam_step,
     add_moves,
     choose_nodes,
     corrections,
-    descend,
     frozen_user_step,
 )
 from unskew.kernels.arithmetic import add_scaled, load_columns, logistic_batch, store_columns
@@ -156,9 +156,9 @@ def _low_rank_kernel(
                         gB[r * D + k] = ga * p[k]
                 scale, unbias = corrections(t)
                 for r in range(R):
-                    descend(A[r], mA[r], vA[r], g, Bp[r], n_rows, lr_buffer * scale, unbias)
-                descend(flat_B, mB, vB, gB, 1.0, R * D, lr_buffer * scale, unbias)
-                descend(p, mp, vp, gp, 1.0, D, lr_user * scale, unbias)
+                    adam_step(A[r], mA[r], vA[r], g, Bp[r], n_rows, lr_buffer * scale, unbias)
+                adam_step(flat_B, mB, vB, gB, 1.0, R * D, lr_buffer * scale, unbias)
+                adam_step(p, mp, vp, gp, 1.0, D, lr_user * scale, unbias)
                 g[:n_rows] = 0.0
             if has_converged(clients, c, epoch, total / (n * (epoch + 1))):
                 break

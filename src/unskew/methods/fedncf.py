@@ -22,7 +22,8 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather
-from unskew.kernels.fedncf import mlp_layers, score_mlp, train_mlp
+from unskew.kernels.fedncf import train_mlp
+from unskew.kernels.perceptron import mlp_layers, score_mlp
 from unskew.methods._training import (
     ItemServer,
     TrainingConfig,

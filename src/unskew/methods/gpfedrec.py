@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from unskew.kernels import draw_samples, gather
-from unskew.kernels.fedncf import score_mlp, train_mlp
+from unskew.kernels.fedncf import train_mlp
 from unskew.kernels.gpfedrec import train_anchored, whole_tables
 from unskew.kernels.gpfedrec_server import (
     Packed,
@@ -35,6 +35,7 @@ from unskew.kernels.gpfedrec_server import (
     unpack,
     unpack_rows,
 )
+from unskew.kernels.perceptron import score_mlp
 from unskew.methods._training import TrainingConfig, initial_items, initial_users
 from unskew.methods.fedncf import initial_mlp
 from unskew.rng import Purpose

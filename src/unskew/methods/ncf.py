@@ -19,15 +19,12 @@ import numpy as np
 
 from unskew.kernels import Samples
 from unskew.kernels.central import Table
-from unskew.kernels.ncf import (
-    Shape,
-    perceptron_scores,
-    perceptron_user_gradient,
-    train_perceptron,
-)
+from unskew.kernels.ncf import perceptron_user_gradient, train_perceptron
+from unskew.kernels.perceptron import score_mlp
 from unskew.methods._central import EmbeddingConfig, fold_in_vectors, initial_table
-from unskew.rng import Purpose, generator
-from unskew.types import CentralMethod, Cohort, Float32, Int64
+from unskew.methods.fedncf import initial_mlp
+from unskew.rng import Purpose
+from unskew.types import CentralMethod, Cohort, Float32, Int64, Rows
 
 
 class Server(NamedTuple):
@@ -71,25 +68,12 @@ class NCF(CentralMethod):
     summary: ClassVar[str] = "neural collaborative filtering (MLP) in one place"
     citation: ClassVar[str] = "He et al., WWW 2017"
 
-    @property
-    def shape(self) -> Shape:
-        return Shape(self.config.dim, max(self.config.dim // 2, 1))
-
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         c = self.config
         items = Table.fresh(initial_table(n_items, c.dim, c.init_scale, seed, Purpose.INIT_ITEMS))
         users = Table.fresh(initial_table(n_users, c.dim, c.init_scale, seed, Purpose.INIT_USER))
-        weights = Table.fresh(self._initial_weights(seed))
+        weights = Table.fresh(initial_mlp(c.dim, seed))
         return Server(*items, *weights, np.zeros(1, np.int64)), Private(*users)
-
-    def _initial_weights(self, seed: int) -> Float32:
-        """Uniform within 1 / sqrt(fan-in), torch's default for a linear layer."""
-        draw = generator(seed, Purpose.INIT_DENSE)
-        parts = [
-            draw.uniform(-1, 1, entries) / np.sqrt(fan_in)
-            for entries, fan_in in self.shape.sizes(self.config.dim)
-        ]
-        return np.concatenate(parts).astype(np.float32)
 
     def download(self, server: Server) -> Download:
         return Download(server.Q, server.w)
@@ -104,7 +88,6 @@ class NCF(CentralMethod):
             everyone,
             c.negatives,
             (users, items, weights),
-            self.shape,
             c.batch,
             c.learning_rate,
             c.decay,
@@ -113,10 +96,12 @@ class NCF(CentralMethod):
         return Server(*items, *weights, np.array([steps])), Private(*users), loss
 
     def score(self, download: Download, private: Private) -> Float32:
-        return perceptron_scores(private.p, download.Q, download.w, self.shape)
+        n = len(private.p)
+        no_rows = Rows.empty(n, self.config.dim)
+        return score_mlp(download.Q, private.p, np.tile(download.w, (n, 1)), no_rows)
 
     def fold_in(self, download: Download, private: Private, cohort: Cohort) -> Private:
         def gradient(samples: Samples, p: Float32) -> Float32:
-            return perceptron_user_gradient(samples, p, download.Q, download.w, self.shape)
+            return perceptron_user_gradient(samples, p, download.Q, download.w)
 
         return private._replace(p=fold_in_vectors(self.config, cohort, gradient))
