@@ -61,7 +61,7 @@ def _graph_seconds(clients: int, entries: int, threads: int) -> float:
     return time.perf_counter() - began
 
 
-TWIN = Twin("gpfedrec", build, state, (Phase({}, score),), bars={"ml-100k": 50, "ml-1m": 50})
+TWIN = Twin("gpfedrec", build, state, (Phase({}, score),), bars={})
 
 
 def measure(setting: Setting) -> Row:

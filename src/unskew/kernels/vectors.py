@@ -4,6 +4,9 @@ A compiler must assume that arrays overlap and may not re-order sums, so it leav
 scalar. Here the order of every sum is fixed, in vectors of eight: the same on every machine. Where
 a product is added to something, it is one fused operation with one rounding. Each function is a
 numba intrinsic that emits LLVM's vector types; ``tests/kernels`` compares them with plain NumPy.
+
+Plain numba loops were measured in their place, per call on 300 rows of 16 dimensions or a batch of
+256: ``move_rows`` takes 3 times as long, ``inner`` 4, ``sum_samples`` 5, ``score_samples`` 17.
 """
 
 from __future__ import annotations
@@ -131,15 +134,15 @@ def _move_rows(
         def at(data: Any, offset: Any) -> Any:
             return builder.load(place(data, offset), align=4)
 
-        def everywhere(data: Any, k: Any) -> Any:
-            nothing = ir.Constant(vector, ir.Undefined)
+        def broadcast(data: Any, k: Any) -> Any:
+            undefined = ir.Constant(vector, ir.Undefined)
             first = ir.Constant(ir.IntType(32), 0)
-            one = builder.insert_element(nothing, builder.load(builder.gep(data, [k])), first)
+            one = builder.insert_element(undefined, builder.load(builder.gep(data, [k])), first)
             lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-            return builder.shuffle_vector(one, nothing, lanes)
+            return builder.shuffle_vector(one, undefined, lanes)
 
         def move(ks: list[Any]) -> None:
-            sizes, floors = ([everywhere(data, k) for k in ks] for data in (size, floor))
+            sizes, floors = ([broadcast(data, k) for k in ks] for data in (size, floor))
             starts = [builder.mul(k, columns) for k in ks]
             if len(ks) == 2:
                 slope = builder.fadd(*sizes)
@@ -180,7 +183,7 @@ move_rows: Callable[..., None] = cast(Any, _move_rows)
 
 
 class _RowWalk:
-    """Vector code that visits some rows of a row-major table, given as packed samples."""
+    """Vector code that reads the rows of packed samples from a row-major table."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any, n: int) -> None:
         self.builder = builder
@@ -190,35 +193,35 @@ class _RowWalk:
         self.index = self.dims.type
         self.vector = ir.VectorType(ir.FloatType(), LANES)
 
-    def number(self, value: int) -> Any:
+    def constant(self, value: int) -> Any:
         return ir.Constant(self.index, value)
 
-    def place(self, data: Any, offset: Any, kind: Any) -> Any:
+    def pointer(self, data: Any, offset: Any, kind: Any) -> Any:
         return self.builder.bitcast(self.builder.gep(data, [offset]), kind.as_pointer())
 
     def load(self, data: Any, offset: Any, kind: Any) -> Any:
-        return self.builder.load(self.place(data, offset, kind), align=4)
+        return self.builder.load(self.pointer(data, offset, kind), align=4)
 
     def start(self, packed: Any, j: Any, first: Any) -> Any:
-        """Where the row of sample j begins: its number is the packed value without the label."""
+        """Offset of sample j's row, whose number is the packed value without the label."""
         number = self.load(packed, j, ir.IntType(32))
         row = self.builder.lshr(number, ir.Constant(ir.IntType(32), 1))
         place = self.builder.add(first, self.builder.zext(row, self.index))
         return self.builder.mul(place, self.dims)
 
     def strips(self, visit: Callable[[Any, Any, int], None]) -> None:
-        """Call ``visit`` with the place, kind and number of the parts of a row that are worked on
-        together: two vectors while there are two, then one, then what is left entry by entry."""
-        done = self.number(0)
+        """Call ``visit`` with the offset, type and number of the parts of a row that are processed
+        together: two vectors while there are two, then one, then the other entries one by one."""
+        done = self.constant(0)
         for kind, count in ((self.vector, 2), (self.vector, 1), (ir.FloatType(), 1)):
-            size = self.number(count * (LANES if kind is self.vector else 1))
+            size = self.constant(count * (LANES if kind is self.vector else 1))
             times = self.builder.sdiv(self.builder.sub(self.dims, done), size)
             with for_range(self.builder, times) as loop:
                 visit(self.builder.add(done, self.builder.mul(loop.index, size)), kind, count)
             done = self.builder.add(done, self.builder.mul(times, size))
 
     def parts(self, data: Any, offset: Any, kind: Any, count: int) -> list[Any]:
-        offsets = [self.builder.add(offset, self.number(LANES * i)) for i in range(count)]
+        offsets = [self.builder.add(offset, self.constant(LANES * i)) for i in range(count)]
         return [self.load(data, at, kind) for at in offsets]
 
     def product_sum(self, a: Any, b: Any, c: Any) -> Any:
@@ -226,16 +229,16 @@ class _RowWalk:
             return fused_vectors(self.builder, a, b, c)
         return self.builder.fadd(self.builder.fmul(a, b), c)
 
-    def spread(self, scalar: Any, kind: Any) -> Any:
+    def broadcast(self, scalar: Any, kind: Any) -> Any:
         if kind is not self.vector:
             return scalar
-        nothing = ir.Constant(self.vector, ir.Undefined)
-        one = self.builder.insert_element(nothing, scalar, ir.Constant(ir.IntType(32), 0))
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        one = self.builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        return self.builder.shuffle_vector(one, nothing, lanes)
+        return self.builder.shuffle_vector(one, undefined, lanes)
 
-    def folded(self, vector: Any) -> Any:
-        """The sum of the lanes: halves onto each other, three times."""
+    def sum_lanes(self, vector: Any) -> Any:
+        """Sum of the lanes, by adding one half to the other three times."""
         builder, width = self.builder, LANES
         if vector.type != self.vector:
             return vector
@@ -258,7 +261,7 @@ def _score_samples(
     del typing_context
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        walk = _RowWalk(context, builder, _without(signature, 1), _without_value(args, 1), 4)
+        walk = _RowWalk(context, builder, _drop_type(signature, 1), _drop_value(args, 1), 4)
         rows, packed, p, z = walk.data
 
         def visit(k: Any, kind: Any, count: int) -> None:
@@ -270,7 +273,7 @@ def _score_samples(
                 for x, y in zip(row[1:], against[1:], strict=True):
                     total = walk.product_sum(x, y, total)
                 where = builder.gep(z, [sample.index])
-                builder.store(builder.fadd(builder.load(where), walk.folded(total)), where)
+                builder.store(builder.fadd(builder.load(where), walk.sum_lanes(total)), where)
 
         walk.strips(visit)
         return context.get_dummy_value()
@@ -287,9 +290,9 @@ def _sum_samples(
     del typing_context
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        walk = _RowWalk(context, builder, _without(signature, 1), _without_value(args, 1), 4)
+        walk = _RowWalk(context, builder, _drop_type(signature, 1), _drop_value(args, 1), 4)
         rows, packed, s, out = walk.data
-        b, two = args[5], walk.number(2)
+        b, two = args[5], walk.constant(2)
 
         def visit(k: Any, kind: Any, count: int) -> None:
             zero = ir.Constant(kind, [0.0] * LANES if kind is walk.vector else 0.0)
@@ -299,18 +302,18 @@ def _sum_samples(
 
             def add(j: Any, chain: list[Any]) -> None:
                 start = builder.add(walk.start(packed, j, args[1]), k)
-                share = walk.spread(walk.load(s, j, ir.FloatType()), kind)
+                share = walk.broadcast(walk.load(s, j, ir.FloatType()), kind)
                 for part, total in zip(walk.parts(rows, start, kind, count), chain, strict=True):
                     builder.store(walk.product_sum(share, part, builder.load(total)), total)
 
             with for_range(builder, builder.sdiv(b, two)) as pair:
                 j = builder.mul(pair.index, two)
                 add(j, chains[0])
-                add(builder.add(j, walk.number(1)), chains[1])
+                add(builder.add(j, walk.constant(1)), chains[1])
             with for_range(builder, builder.srem(b, two)):
-                add(builder.sub(b, walk.number(1)), chains[0])
+                add(builder.sub(b, walk.constant(1)), chains[0])
             for i, (even, odd) in enumerate(zip(*chains, strict=True)):
-                where = walk.place(out, builder.add(k, walk.number(LANES * i)), kind)
+                where = walk.pointer(out, builder.add(k, walk.constant(LANES * i)), kind)
                 total = builder.fadd(builder.load(even), builder.load(odd))
                 builder.store(total, where, align=4)
 
@@ -320,12 +323,12 @@ def _sum_samples(
     return numba.void(rows, numba.int64, packed, s, out, numba.int64), codegen
 
 
-def _without(signature: Any, position: int) -> Any:
+def _drop_type(signature: Any, position: int) -> Any:
     kept = [kind for i, kind in enumerate(signature.args) if i != position]
     return signature.replace(args=tuple(kept))
 
 
-def _without_value(args: Any, position: int) -> list[Any]:
+def _drop_value(args: Any, position: int) -> list[Any]:
     return [value for i, value in enumerate(args) if i != position]
 
 
