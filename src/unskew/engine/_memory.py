@@ -1,4 +1,4 @@
-"""What the C library keeps of what has been freed."""
+"""Return freed memory to the system."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ctypes
 
 
 def return_freed() -> None:
-    """Give freed memory back to the system: the GNU C library keeps it, in pieces that are too
-    small for the whole tables a server needs next. (Elsewhere nothing happens.)"""
+    """Return memory that the GNU C library keeps after it was freed, in pieces too small for the
+    large tables that a server needs next. Does nothing with other C libraries."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError, TypeError):
