@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unskew.files import write_text
+from unskew.paper.cells import method_checksum
 from unskew.paper.exhibits import EXHIBITS
 from unskew.paper.methods import SIDE_BY_SIDE_METHODS, side_by_side
 from unskew.paper.rows import Results
@@ -35,6 +36,12 @@ def document(
     """The whole page. ``figures`` are paths of charts by the name of their exhibit."""
     sections = [_QUICK_HEAD if quick else _HEAD]
     mark = " (quick)" if quick else ""
+    older = [name for name, sums in results.checksums.items() if sums - {method_checksum(name)}]
+    if older:
+        sections.append(
+            f"Some rows of {', '.join(sorted(older))} were made by an earlier version, whose "
+            "arithmetic differs in the last digits; `unskew reproduce` makes them again.\n"
+        )
     for exhibit in EXHIBITS.values():
         tables = [to_markdown(table) for table in exhibit.tables(results)]
         images = [f"![{exhibit.title}]({path})" for path in (figures or {}).get(exhibit.name, ())]

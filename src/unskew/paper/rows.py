@@ -163,6 +163,8 @@ class Results:
     curves: Sequence[CurveRow] = ()
     records: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     """Rows that are not runs, by the name of their file."""
+    checksums: Mapping[str, set[str]] = field(default_factory=dict)
+    """Checksums of the arithmetic that made the runs, by method."""
 
     @staticmethod
     def from_records(stores: Mapping[str, Sequence[Record]]) -> Results:
@@ -173,10 +175,15 @@ class Results:
             name: pool_seeds(row for row in rows if not {"metrics", "curves"} & set(row))
             for name, rows in stores.items()
         }
+        checksums: dict[str, set[str]] = {}
+        for row in runs:
+            made_by = {row["method_checksum"]} if row.get("method_checksum") else set()
+            checksums.setdefault(row["method"], set()).update(made_by)
         return Results(
             [RunRow.from_record(row) for row in runs],
             [CurveRow.from_record(row) for row in curves],
             others,
+            checksums,
         )
 
     def of(self, store: str) -> list[Record]:
