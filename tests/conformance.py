@@ -77,9 +77,9 @@ def make_case(method: Any, split: Split, stays_home: tuple[str, ...] = ()) -> Ca
     return Case(method, split, state.server, state.devices, stays_home)
 
 
-def make_cohort(split: Split, users: Int64, round: int) -> Cohort:
+def make_cohort(split: Split, users: Int64, round: int, seed: int = SEED) -> Cohort:
     train, excluded = select(split.train, users), select(split.excluded, users)
-    return Cohort(users, train, excluded, split.n_items, SEED, round)
+    return Cohort(users, train, excluded, split.n_items, seed, round)
 
 
 # Values as named arrays, whole or of one client.

@@ -1,10 +1,16 @@
-"""What several test folders share: small federations, and threads put back as they were."""
+"""Shared by several test folders: small federations, the command as a process, a relative error,
+and a fixture that restores the number of threads."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +45,33 @@ def cut_down(interactions: Interactions, n_users: int, n_items: int) -> Interact
         timestamps=timestamps[keep],
         min_user_rows=5,
     )
+
+
+def unskew_command(*arguments: Any) -> list[str]:
+    return [sys.executable, "-m", "unskew", *map(str, arguments)]
+
+
+def run_unskew(*arguments: Any, cwd: Path, expect: int = 0, **environment: str) -> tuple[str, str]:
+    """Run the command as a process and check its exit code; returns its stdout and stderr."""
+    done = subprocess.run(
+        unskew_command(*arguments),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200", **environment},
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
+    return done.stdout, done.stderr
+
+
+def relative_error(ours: Any, theirs: Any) -> float:
+    """The norm of the difference, relative to the norm of ``theirs``."""
+    a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    assert a.shape == b.shape
+    assert np.isfinite(a).all()
+    return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0))
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """One validator of settings, for Python, TOML files and the command line.
 
-A settings class is a frozen dataclass. Its annotations give the types, ``setting`` the bounds,
-and ``__post_init__`` calls ``check_settings``. Numbers must be finite and, unless a bound says
-otherwise, at least 0.
+A settings class is a frozen dataclass that inherits from ``Settings``. Its annotations give the
+types and ``setting`` the bounds. Numbers must be finite and, unless a bound says otherwise, at
+least 0.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ def setting(
     return dataclasses.field(default=default, metadata={"bounds": Bounds(at_least, above, at_most)})
 
 
-def check_settings(config: Any) -> None:
-    """Raise one sentence for the first field that is out of its bounds or choices."""
-    hints = get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        _check(field.name, value, hints[field.name], _bounds(type(config), field.name))
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Base of the settings classes. Raises one sentence for the first field that is out of its
+    bounds or choices."""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            _check(field.name, value, hints[field.name], _bounds(type(self), field.name))
 
 
 def parse_settings(kind: type, values: Mapping[str, Any], owner: str) -> dict[str, Any]:

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-
-def unskew(*arguments: Any, cwd: Path, expect: int = 0) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "unskew", *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
-    return done.stdout, done.stderr
+from conftest import run_unskew
 
 
 def test_rows_are_kept_and_a_picture_is_made_of_them(tmp_path: Path) -> None:
     options = ("--method", "fedmf", "--rounds", 2, "--users", 12, "--set", "local_epochs=1")
     files = ("--rows", "rows.jsonl", "--picture", "privacy.svg")
-    stdout, _ = unskew("audit", "privacy", *options, "--noise", "0,1", *files, cwd=tmp_path)
+    stdout, _ = run_unskew("audit", "privacy", *options, "--noise", "0,1", *files, cwd=tmp_path)
     assert "Popularity alone" in stdout
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [row["noise"] for row in rows] == [0.0, 1.0]
     assert "--noise 1" in rows[1]["command"]
     assert "local_epochs=1" in rows[1]["command"]
     assert (tmp_path / "privacy.svg").read_text().startswith("<svg")
-    again = unskew("audit", "privacy", *options, "--noise", "0,1", *files, cwd=tmp_path)
+    again = run_unskew("audit", "privacy", *options, "--noise", "0,1", *files, cwd=tmp_path)
     assert "round" not in again[1], "no row is made twice"
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 2
 
@@ -45,8 +30,8 @@ def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     settings = ("--method", "fedmf", "--rounds", 2, "--set", "local_epochs=1")
     private = ("--ldp-epsilon", 8, "--ldp-clip", 1, "--ldp-norm", "l2")
-    unskew("run", *settings, *private, "--out", "run", cwd=tmp_path)
-    stdout, _ = unskew("audit", "privacy", "run", "--users", 10, "--json", cwd=tmp_path)
+    run_unskew("run", *settings, *private, "--out", "run", cwd=tmp_path)
+    stdout, _ = run_unskew("audit", "privacy", "run", "--users", 10, "--json", cwd=tmp_path)
     (row,) = json.loads(stdout)["audits"]
     assert row["ldp"]["epsilon"] == 8
     assert row["privacy"]["local_guarantee"]["holds"]
@@ -62,6 +47,6 @@ def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_gets_one_sentence(arguments: Any, words: str, tmp_path: Path) -> None:
-    _, stderr = unskew("audit", "privacy", *arguments, cwd=tmp_path, expect=2)
+    _, stderr = run_unskew("audit", "privacy", *arguments, cwd=tmp_path, expect=2)
     assert words in stderr
     assert len(stderr.strip().splitlines()) == 1

@@ -1,32 +1,21 @@
 """The command as a user meets it: real processes, real files, stdout and stderr as they are."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from conftest import run_unskew
 
-def unskew(*arguments, cwd, expect=0, **environment):
-    """Run the command; returns its stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "unskew", *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "80", **environment},
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
-    return done.stdout, done.stderr
+unskew = partial(run_unskew, COLUMNS="80")
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 import tomllib
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import cut_down
+from conftest import cut_down, run_unskew, unskew_command
 from unskew.methods import METHODS, create
 from unskew.runs.tuning import Dimension, default_space, parse_space
 from unskew.types import Interactions, UnskewError
@@ -24,22 +23,7 @@ from unskew.types import Interactions, UnskewError
 SPACE = "rank=1:4,learning_rate=0.001:0.1,dim=4|8"
 
 
-def command(*arguments: Any) -> list[str]:
-    return [sys.executable, "-m", "unskew", *map(str, arguments)]
-
-
-def unskew(*arguments: Any, cwd: Path, expect: int = 0, **environment: str) -> tuple[str, str]:
-    done = subprocess.run(
-        command(*arguments),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "120", **environment},
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
-    return done.stdout, done.stderr
+unskew = partial(run_unskew, COLUMNS="120")
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +105,10 @@ def test_a_search_killed_in_a_trial_goes_on_as_if_it_had_not_been(
     finished: dict[str, Any], place: Path
 ) -> None:
     process = subprocess.Popen(
-        command(*options("killed", 3)), cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        unskew_command(*options("killed", 3)),
+        cwd=place,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
     assert process.stderr is not None
     for line in process.stderr:
@@ -144,7 +131,10 @@ def test_a_search_killed_in_a_trial_goes_on_as_if_it_had_not_been(
 
 def test_an_interrupt_says_how_to_go_on(finished: dict[str, Any], place: Path) -> None:
     process = subprocess.Popen(
-        command(*options("stopped", 50)), cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        unskew_command(*options("stopped", 50)),
+        cwd=place,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     deadline = time.monotonic() + 200
     log = place / "stopped/best.toml"

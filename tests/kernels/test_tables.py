@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -157,26 +158,15 @@ def test_score_table(world: World) -> None:
     np.testing.assert_allclose(scores, twins.score_table(world.vectors, world.table), atol=3e-5)
 
 
+@pytest.mark.parametrize("change", [replace_scores, add_scores])
 @many
-@given(worlds)
-def test_replace_scores(world: World) -> None:
+@given(world=worlds)
+def test_scores_of_held_rows(change: Callable[..., None], world: World) -> None:
     scores = score_table(world.vectors, world.table)
-    expected = twins.replace_scores(scores, world.vectors, world.held)
+    expected = getattr(twins, change.__name__)(scores, world.vectors, world.held)
     untouched = np.isnan(twins.as_tables(world.held, world.n_items)[:, :, 0])
     before = scores.copy()
-    replace_scores(scores, world.vectors, world.held)
-    np.testing.assert_allclose(scores, expected, atol=3e-5)
-    np.testing.assert_array_equal(scores[untouched], before[untouched])
-
-
-@many
-@given(worlds)
-def test_add_scores(world: World) -> None:
-    scores = score_table(world.vectors, world.table)
-    expected = twins.add_scores(scores, world.vectors, world.held)
-    untouched = np.isnan(twins.as_tables(world.held, world.n_items)[:, :, 0])
-    before = scores.copy()
-    add_scores(scores, world.vectors, world.held)
+    change(scores, world.vectors, world.held)
     np.testing.assert_allclose(scores, expected, atol=3e-5)
     np.testing.assert_array_equal(scores[untouched], before[untouched])
 

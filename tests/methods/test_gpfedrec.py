@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from conformance import make_cohort
+from conftest import relative_error
 from unskew.engine import Federation
 from unskew.kernels import draw_samples
 from unskew.kernels.gpfedrec_server import (
@@ -19,24 +21,12 @@ from unskew.kernels.gpfedrec_server import (
     unpack_rows,
 )
 from unskew.methods.gpfedrec import Config, GPFedRec, Server, own_tables
-from unskew.ragged import select
 from unskew.rng import Purpose
-from unskew.types import Cohort, Ragged, Rows, Split, UnskewError, Upload, Uploads
+from unskew.types import Ragged, Rows, Split, UnskewError, Upload, Uploads
 
 SEED = 4
 TOLERANCE = 1e-4
 Array = NDArray[np.float64]
-
-
-def relative(ours: Any, theirs: Any) -> float:
-    a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    assert a.shape == b.shape
-    return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0))
-
-
-def cohort_of(split: Split, users: Any, round: int) -> Cohort:
-    lists = (select(split.train, users), select(split.excluded, users))
-    return Cohort(users, *lists, split.n_items, SEED, round)
 
 
 def dense_graph(tables: Array, threshold: float) -> Array:
@@ -84,7 +74,7 @@ def test_the_server_step_is_the_dense_one(
     after = method.aggregate(server, Uploads(users, upload))
 
     r = Q + own_tables(server, np.arange(n_users)).reshape(n_users, n_items, dim).astype(np.float64)
-    assert relative(r - Q, own.reshape(r.shape)) < TOLERANCE
+    assert relative_error(r - Q, own.reshape(r.shape)) < TOLERANCE
     tables = r[users] + factor[:, None, None] * (Q - r[users])
     for client, touched in enumerate(items):
         tables[client, touched] += rows.values[rows.indptr[client] : rows.indptr[client + 1]]
@@ -93,10 +83,10 @@ def test_the_server_step_is_the_dense_one(
     uploads = RoundTables(Packed(*server[1:]), users, rows, factor)
     graph = neighbour_graph(Q, uploads, threshold)
     np.testing.assert_array_equal(graph, weights > 0)
-    assert relative(after.Q, expected.mean(0)) < TOLERANCE
+    assert relative_error(after.Q, expected.mean(0)) < TOLERANCE
     r[users] = expected
     ours = after.Q + own_tables(after, np.arange(n_users)).reshape(r.shape)
-    assert relative(ours, r) < TOLERANCE
+    assert relative_error(ours, r) < TOLERANCE
     np.testing.assert_array_equal(own_tables(server, users), own_tables(server, users))
 
 
@@ -169,7 +159,7 @@ def test_two_rounds_are_what_pytorch_computes(settings: dict[str, Any], tiny_spl
         return networks[user](torch.cat([p.expand(len(Q), -1), Q], dim=1)).squeeze(1)
 
     def train(user: int, round: int) -> None:
-        cohort = cohort_of(split, np.array([user]), round)
+        cohort = make_cohort(split, np.array([user]), round, SEED)
         samples = draw_samples(cohort, c.negatives)
         items = torch.tensor(samples.touched.items[samples.row]).long()
         labels = torch.tensor(samples.label).double()
@@ -209,21 +199,21 @@ def test_two_rounds_are_what_pytorch_computes(settings: dict[str, Any], tiny_spl
         r = state.server.Q + own_tables(state.server, np.arange(split.n_users)).reshape(
             -1, *start.shape
         )
-        assert relative(state.server.Q - start.numpy(), common - start) < TOLERANCE
-        assert relative(r - start.numpy(), torch.stack(own) - start) < TOLERANCE
+        assert relative_error(state.server.Q - start.numpy(), common - start) < TOLERANCE
+        assert relative_error(r - start.numpy(), torch.stack(own) - start) < TOLERANCE
     for user in range(split.n_users):
         private = state.devices.take(np.array([user]))
         download = state.devices.downloads[int(state.devices.version[user])]
-        assert relative(private.p[0], vectors[user]) < TOLERANCE
+        assert relative_error(private.p[0], vectors[user]) < TOLERANCE
         with torch.no_grad():
             expected = logits(user, vectors[user], tables[user])
-        assert relative(method.score(download, private)[0], expected) < TOLERANCE
+        assert relative_error(method.score(download, private)[0], expected) < TOLERANCE
 
 
 def test_the_network_and_the_vector_stay_at_home(tiny_split: Split) -> None:
     method, users = GPFedRec(Config(dim=8)), np.arange(tiny_split.n_users)
     server, private = method.init(len(users), tiny_split.n_items, SEED)
-    cohort = cohort_of(tiny_split, users, 1)
+    cohort = make_cohort(tiny_split, users, 1, SEED)
     after, upload, _ = method.local(server, private, cohort)
     assert (after.mlp != private.mlp).any(1).all()
     assert upload.dense.shape == (len(users), 1), "one factor, no network"
@@ -234,5 +224,5 @@ def test_the_network_and_the_vector_stay_at_home(tiny_split: Split) -> None:
 
 
 def test_it_refuses_to_run_without_its_server() -> None:
-    with pytest.raises(UnskewError, match="aggregate_from = 0 must be 1"):
+    with pytest.raises(UnskewError, match="aggregate_from = 0 must be"):
         Config(aggregate_from=0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
+from conftest import relative_error
 from unskew.engine import Federation, State
 from unskew.evaluation import prepare
 from unskew.methods import create
@@ -101,14 +102,6 @@ class Recorder:
         return upload
 
 
-def relative(ours: Any, theirs: Any) -> float:
-    """The norm of the difference, relative to the norm of what PyTorch has."""
-    a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    assert a.shape == b.shape
-    assert np.isfinite(a).all()
-    return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0))
-
-
 def table(rows: Rows, client: int, base: Float32) -> Float32:
     """A client's whole item table: its own rows laid over ``base``."""
     mine = slice(rows.indptr[client], rows.indptr[client + 1])
@@ -152,23 +145,23 @@ def compare(case: Case, split: Split, dtype: Any) -> dict[str, float]:
         for upload, cohort in recorder.sent:
             for client, user in enumerate(cohort.users.tolist()):
                 sent = table(upload.rows, client, np.zeros_like(before))
-                note("upload", relative(sent, expected.get(user, np.zeros_like(before))))
+                note("upload", relative_error(sent, expected.get(user, np.zeros_like(before))))
                 assert upload.weight[client] == weights.get(user, 0.0)
-        note("server Q", relative(state.server.Q - first, oracle.Q - torch.tensor(first)))
+        note("server Q", relative_error(state.server.Q - first, oracle.Q - torch.tensor(first)))
 
     assert {0, 1, 2} <= set(took_part.tolist()), "some clients in no round, one round, two rounds"
     for user, device in enumerate(oracle.devices):
         download = state.devices.downloads[int(state.devices.version[user])]
         private, began = state.devices.take(np.array([user])), fresh.take(np.array([user]))
         Q = table(private.Q, 0, download.Q)
-        note("p", relative(private.p[0] - began.p[0], device.p - torch.tensor(began.p[0])))
-        note("private Q", relative(Q - first, device.Q - torch.tensor(first)))
+        note("p", relative_error(private.p[0] - began.p[0], device.p - torch.tensor(began.p[0])))
+        note("private Q", relative_error(Q - first, device.Q - torch.tensor(first)))
         if case.variant != "fedmf":
-            note("buffer", relative(personal_buffer(case, private, Q), device.A))
+            note("buffer", relative_error(personal_buffer(case, private, Q), device.A))
         if case.variant == "pfedclr-low-rank":
             start = torch.tensor(began.B[0])
-            note("B", relative(private.B[0] - began.B[0], device.B - start))
-        note("scores", relative(method.score(download, private)[0], oracle.score(user)))
+            note("B", relative_error(private.B[0] - began.B[0], device.B - start))
+        note("scores", relative_error(method.score(download, private)[0], oracle.score(user)))
     if method.config.tolerance:
         epochs = [n for device in oracle.devices for run in device.epochs.values() for n in run]
         assert min(epochs) < method.config.local_epochs, "nobody stopped early"

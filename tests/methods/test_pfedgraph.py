@@ -8,27 +8,17 @@ import numpy as np
 import pytest
 import scipy.optimize
 
+from conformance import make_cohort
+from conftest import relative_error
 from unskew.engine import Federation
 from unskew.kernels import draw_samples
 from unskew.kernels.pfedgraph import project_on_simplex
 from unskew.methods.pfedgraph import Config, PFedGraph, Server, collaboration
-from unskew.ragged import select
 from unskew.rng import Purpose
 from unskew.types import Cohort, Rows, Split, Upload, Uploads
 
 SEED = 4
 TOLERANCE = 1e-4
-
-
-def relative(ours: Any, theirs: Any) -> float:
-    a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    assert a.shape == b.shape
-    return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0))
-
-
-def cohort_of(split: Split, users: Any, round: int) -> Cohort:
-    lists = (select(split.train, users), select(split.excluded, users))
-    return Cohort(users, *lists, split.n_items, SEED, round)
 
 
 def given_tables(server: Server) -> Any:
@@ -114,7 +104,7 @@ def test_the_server_gives_each_sender_its_weighted_mean() -> None:
     x = np.array([solved(d, shares, 0.8) for d in dense_distances(flat)])
     expected = np.einsum("uj,jik->uik", x, tables[sends])
     np.testing.assert_array_equal(after.users, users[sends])
-    assert relative(given_tables(after), expected) < TOLERANCE
+    assert relative_error(given_tables(after), expected) < TOLERANCE
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -151,7 +141,7 @@ def test_three_rounds_are_what_pytorch_computes(
 
     def train(user: int, round: int) -> None:
         nonlocal began_from_aggregate
-        cohort = cohort_of(split, np.array([user]), round)
+        cohort = make_cohort(split, np.array([user]), round, SEED)
         samples = draw_samples(cohort, config.negatives)
         items = torch.tensor(samples.touched.items[samples.row]).long()
         labels = torch.tensor(samples.label).double()
@@ -193,13 +183,13 @@ def test_three_rounds_are_what_pytorch_computes(
         server: Server = state.server
         assert server.users.tolist() == senders
         for table, user in zip(given_tables(server), senders, strict=True):
-            assert relative(table - server.Q, aggregates[user] - start) < TOLERANCE
+            assert relative_error(table - server.Q, aggregates[user] - start) < TOLERANCE
     assert began_from_aggregate > 3
     for user in range(split.n_users):
         private = state.devices.take(np.array([user]))
         scores = method.score(state.server, private)[0]
-        assert relative(private.p[0], vectors[user]) < TOLERANCE
-        assert relative(scores, tables[user] @ vectors[user]) < TOLERANCE
+        assert relative_error(private.p[0], vectors[user]) < TOLERANCE
+        assert relative_error(scores, tables[user] @ vectors[user]) < TOLERANCE
 
 
 def test_devices_that_are_not_drawn_send_nothing(small_split: Split) -> None:
@@ -208,7 +198,7 @@ def test_devices_that_are_not_drawn_send_nothing(small_split: Split) -> None:
     server, private = method.init(len(users), small_split.n_items, SEED)
     shares = []
     for round in range(1, 6):
-        _, upload, _ = method.local(server, private, cohort_of(small_split, users, round))
+        _, upload, _ = method.local(server, private, make_cohort(small_split, users, round, SEED))
         sends = upload.weight > 0
         np.testing.assert_array_equal(np.diff(upload.rows.indptr) > 0, sends)
         shares.append(sends.mean())
@@ -222,7 +212,7 @@ def test_only_an_aggregate_of_the_last_round_is_used(tiny_split: Split) -> None:
     server, private = method.init(len(users), tiny_split.n_items, SEED)
     foreign = np.ones((1, server.Q.size), np.float32)
     given = Server(server.Q, np.array([5]), foreign)
-    cohort = cohort_of(tiny_split, users, 2)
+    cohort = make_cohort(tiny_split, users, 2, SEED)
     plain, with_one = (method.local(s, private, cohort)[0] for s in (server, given))
     same = [np.array_equal(a, b) for a, b in zip(plain.p, with_one.p, strict=True)]
     assert [user for user in users.tolist() if not same[user]] == [5]

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance import make_cohort
+from conftest import relative_error
 from unskew.engine import Federation
 from unskew.kernels import draw_samples, empty_sum, fold
 from unskew.methods.pfedrec import Config, PFedRec
-from unskew.ragged import select
 from unskew.rng import Purpose
 from unskew.types import Cohort, Rows, Split, Upload
 
@@ -26,17 +27,6 @@ SETTINGS: list[dict[str, Any]] = [
     {"dim": 16, "batch": 20, "local_epochs": 3, "item_rate_factor": 10.0, "learning_rate": 0.05},
     {"dim": 8, "batch": 32, "aggregate_from": 2},
 ]
-
-
-def relative(ours: Any, theirs: Any) -> float:
-    a, b = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    assert a.shape == b.shape
-    return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0))
-
-
-def cohort_of(split: Split, users: Any, round: int) -> Cohort:
-    lists = (select(split.train, users), select(split.excluded, users))
-    return Cohort(users, *lists, split.n_items, SEED, round)
 
 
 class Device(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
@@ -90,7 +80,7 @@ def test_two_rounds_are_what_pytorch_computes(settings: dict[str, Any], tiny_spl
     errors: dict[str, float] = {}
 
     def note(what: str, ours: Any, theirs: Any) -> None:
-        errors[what] = max(errors.get(what, 0.0), relative(ours, theirs))
+        errors[what] = max(errors.get(what, 0.0), relative_error(ours, theirs))
 
     for round in (1, 2):
         federation.step(state)
@@ -98,7 +88,9 @@ def test_two_rounds_are_what_pytorch_computes(settings: dict[str, Any], tiny_spl
         for user in users.tolist():
             if round > config.aggregate_from:
                 devices[user].items.weight.data = Q.clone()
-            devices[user].train_round(config, cohort_of(tiny_split, np.array([user]), round))
+            devices[user].train_round(
+                config, make_cohort(tiny_split, np.array([user]), round, SEED)
+            )
         if round >= config.aggregate_from:
             Q = torch.stack([devices[user].table() for user in users.tolist()]).mean(0)
         note("server's items", state.server.Q - first, Q - torch.tensor(first))
@@ -117,7 +109,7 @@ def test_the_score_function_stays_at_home_bias_included(tiny_split: Split) -> No
     """The upload has room for the touched rows and nothing more, and no dense part."""
     method, users = PFedRec(Config(dim=8)), np.arange(tiny_split.n_users)
     server, private = method.init(len(users), tiny_split.n_items, SEED)
-    cohort = cohort_of(tiny_split, users, 1)
+    cohort = make_cohort(tiny_split, users, 1, SEED)
     after, upload, _ = method.local(server, private, cohort)
     assert (after.bias != private.bias).all()
     assert (after.theta != private.theta).any(1).all()
@@ -156,7 +148,7 @@ def test_a_newcomer_learns_a_score_function_for_the_global_items(small_split: Sp
         federation.step(state)
     users = np.arange(small_split.n_users)
     _, fresh = method.init(len(users), small_split.n_items, SEED)
-    folded = method.fold_in(state.server, fresh, cohort_of(small_split, users, 1))
+    folded = method.fold_in(state.server, fresh, make_cohort(small_split, users, 1, SEED))
     assert len(folded.Q.items) == 0
     lifts = []
     for private in (fresh, folded):

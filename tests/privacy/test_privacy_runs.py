@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conftest import run_unskew
 from unskew.engine import Federation
 from unskew.methods import create
 from unskew.privacy import LocalPrivacy
@@ -68,27 +66,13 @@ def test_central_methods_refuse_noise() -> None:
         RunSpec("ease", ldp=LocalPrivacy(noise=0.5))
 
 
-def unskew(*arguments: Any, cwd: Path, expect: int = 0) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "unskew", *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
-    return done.stdout, done.stderr
-
-
 def test_the_command_prints_both_figures_apart(tmp_path: Path) -> None:
     arguments = ("run", "--method", "fedmf", "--rounds", 2, "--set", "local_epochs=1")
-    stdout, _ = unskew(*arguments, "--ldp-noise", 0.5, "--out", "a", cwd=tmp_path)
+    stdout, _ = run_unskew(*arguments, "--ldp-noise", 0.5, "--out", "a", cwd=tmp_path)
     assert "Paper's epsilon" in stdout
     assert "no guarantee" in stdout
     budget = ("--ldp-epsilon", 8, "--ldp-delta", 1e-6, "--ldp-clip", 2, "--ldp-norm", "l1")
-    stdout, _ = unskew(*arguments, *budget, "--out", "b", cwd=tmp_path)
+    stdout, _ = run_unskew(*arguments, *budget, "--out", "b", cwd=tmp_path)
     assert "(8, 1e-06)-local differential privacy" in stdout
     assert "laplace" in stdout
 
@@ -103,7 +87,7 @@ def test_the_command_prints_both_figures_apart(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options_get_one_sentence(options: tuple[Any, ...], words: str, tmp_path: Path) -> None:
-    _, stderr = unskew("run", "--rounds", 1, *options, cwd=tmp_path, expect=2)
+    _, stderr = run_unskew("run", "--rounds", 1, *options, cwd=tmp_path, expect=2)
     assert words in stderr
     assert len(stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir()), "nothing was started"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels import Samples, draw_samples
-from unskew.kernels.central import adam
+from unskew.kernels.central import Table, adam
 from unskew.ragged import distinct
 from unskew.rng import Purpose, generator
-from unskew.settings import check_settings, setting
+from unskew.settings import Settings, setting
 from unskew.types import Cohort, Float32, Rows
 
 _FOLD_IN_STEPS, _FOLD_IN_RATE = 100, 0.05
@@ -21,15 +21,13 @@ rate, which falls to zero. The problem is a small logistic regression."""
 
 
 @dataclass(frozen=True)
-class EmbeddingConfig:
+class EmbeddingConfig(Settings):
     """Settings of the baselines that learn embeddings by gradient steps."""
 
     rounds: int = setting(100, above=0)
     """Epochs over all interactions."""
     dim: int = setting(16, above=0)
     """Embedding size d."""
-    batch: int = setting(4096, above=0)
-    """Samples per batch, drawn from all users together."""
     learning_rate: float = setting(0.005, above=0)
     """Learning rate of Adam."""
     negatives: int = 4
@@ -39,19 +37,21 @@ class EmbeddingConfig:
     init_scale: float = setting(0.1, above=0)
     """Standard deviation of the initial embeddings."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
+
+@dataclass(frozen=True)
+class BatchConfig(EmbeddingConfig):
+    """Settings of the baselines whose batches have a fixed size."""
+
+    batch: int = setting(4096, above=0)
+    """Samples per batch, drawn from all users together."""
 
 
 @dataclass(frozen=True)
-class LinearConfig:
+class LinearConfig(Settings):
     """Settings of the baselines that only count."""
 
     rounds: int = setting(1, above=0)
     """Passes over all interactions. The first is exact; further ones give the same model."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 class OwnItems(NamedTuple):
@@ -69,10 +69,16 @@ def own_items(cohort: Cohort) -> OwnItems:
     return OwnItems(Rows(*seen, np.ones((len(seen.items), 1), np.float32)))
 
 
-def initial_table(n: int, dim: int, scale: float, seed: int, purpose: Purpose) -> Float32:
-    """Rows ~ N(0, scale^2)."""
-    rows = generator(seed, purpose).standard_normal((n, dim), np.float32)
-    return rows * np.float32(scale)
+def initial_tables(
+    config: EmbeddingConfig, n_users: int, n_items: int, seed: int
+) -> tuple[Table, Table]:
+    """Embeddings of users and of items, ~ N(0, init_scale^2)."""
+
+    def draw(n: int, purpose: Purpose) -> Table:
+        rows = generator(seed, purpose).standard_normal((n, config.dim), np.float32)
+        return Table.fresh(rows * np.float32(config.init_scale))
+
+    return draw(n_users, Purpose.INIT_USER), draw(n_items, Purpose.INIT_ITEMS)
 
 
 def fold_in_vectors(

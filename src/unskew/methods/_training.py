@@ -1,7 +1,9 @@
-"""What the gradient-trained federated methods share: their common settings, and FedAvg."""
+"""Shared by the federated methods that train by gradient steps: settings, initial values, item rows
+of a client, the server's average, and training for new users."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,15 +20,15 @@ from unskew.kernels import (
     train_joint,
 )
 from unskew.rng import Purpose, generator
-from unskew.settings import check_settings, setting
-from unskew.types import Cohort, Float32, Rows, Upload, UploadSum
+from unskew.settings import Settings, setting
+from unskew.types import Cohort, Float32, Float64, Rows, Upload
 
-_FOLD_IN_PASSES = 20
-"""Number of passes a new user trains for, each on fresh negatives."""
+FOLD_IN_PASSES = 20
+"""Number of passes in which a new user trains, each on fresh negatives."""
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Settings):
     """The settings that the paper's methods have in common."""
 
     rounds: int = setting(100, above=0)
@@ -48,9 +50,6 @@ class TrainingConfig:
     aggregate_from: int = 1
     """The round from which the server aggregates; before it clients train alone. 0: never."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     @property
     def schedule(self) -> Schedule:
         return Schedule(self.local_epochs, self.batch, self.tolerance)
@@ -62,6 +61,16 @@ class TrainingConfig:
     def sends_nothing(self, round: int) -> bool:
         """True if the server does not aggregate in this round."""
         return self.aggregate_from == 0 or round < self.aggregate_from
+
+
+@dataclass(frozen=True)
+class SGDConfig(TrainingConfig):
+    """Defaults of the methods whose authors use SGD: every client, one epoch, no early stopping."""
+
+    participation: float = 1.0
+    local_epochs: int = 1
+    learning_rate: float = 0.1
+    tolerance: float = 0.0
 
 
 class ItemServer(NamedTuple):
@@ -81,36 +90,40 @@ def initial_users(n_users: int, dim: int, seed: int) -> Float32:
     return np.tile(p, (n_users, 1))
 
 
-def fedavg(server: ItemServer, total: UploadSum) -> ItemServer:
-    """Q_g <- Q_g + sum_u w_u (Q_u - Q_g) / sum_u w_u, which is sum_u p_u Q_u (Eq. 11)."""
-    if total.weight == 0:
-        return server
-    return ItemServer((server.Q + total.rows / total.weight).astype(np.float32))
+def initial_layers(layers: Iterable[tuple[int, int]], seed: int) -> Float32:
+    """Weights and biases of linear layers (inputs, outputs), one after another, as torch's Linear
+    draws them: U(-1, 1) / sqrt(inputs)."""
+    draw = generator(seed, Purpose.INIT_DENSE)
+    parts = [
+        draw.uniform(-1, 1, (inputs + 1) * outputs) / np.sqrt(inputs) for inputs, outputs in layers
+    ]
+    return np.concatenate(parts).astype(np.float32)
+
+
+def fedavg(value: Float32, change: Float64, weight: float) -> Float32:
+    """Q_g <- Q_g + sum_u w_u (Q_u - Q_g) / sum_u w_u, which is sum_u p_u Q_u (Eq. 11), from the
+    weighted sum of the changes and the sum of the weights."""
+    return value if weight == 0 else (value + change / weight).astype(np.float32)
 
 
 def starting_rows(
-    config: TrainingConfig, download: ItemServer, held: Rows, samples: Samples, cohort: Cohort
+    config: TrainingConfig, Q: Float32, held: Rows, samples: Samples, cohort: Cohort
 ) -> Float32:
-    """The touched items at the start of a client's round: the server's rows, or its own while the
-    server does not aggregate yet."""
-    rows = gather(download.Q, samples.touched)
+    """Touched item rows at the start of a client's round: the server's, or the client's own while
+    the server does not aggregate yet."""
+    rows = gather(Q, samples.touched)
     return overlay(rows, samples.touched, held) if config.trains_alone(cohort.round) else rows
 
 
-def current_rows(download: ItemServer, held: Rows, samples: Samples) -> Float32:
-    """The touched items on the device after Step 1."""
+def current_rows(Q: Float32, held: Rows, samples: Samples) -> Float32:
+    """Touched item rows on the device after Step 1."""
     if np.array_equal(held.items, samples.touched.items):
         return held.values
-    return overlay(gather(download.Q, samples.touched), samples.touched, held)
+    return overlay(gather(Q, samples.touched), samples.touched, held)
 
 
 def trained_items(
-    config: TrainingConfig,
-    download: ItemServer,
-    held: Rows,
-    samples: Samples,
-    rows: Float32,
-    cohort: Cohort,
+    config: TrainingConfig, Q: Float32, held: Rows, samples: Samples, rows: Float32, cohort: Cohort
 ) -> tuple[Rows, Upload]:
     """The trained item rows that a client keeps, and its upload: their difference from the
     server's rows."""
@@ -122,23 +135,23 @@ def trained_items(
     if config.sends_nothing(cohort.round):
         return trained, Upload(Rows.empty(n, config.dim), no_dense, np.zeros(n))
     weight = samples.counts().astype(np.float64)
-    return trained, Upload(difference(trained, download.Q), no_dense, weight)
+    return trained, Upload(difference(trained, Q), no_dense, weight)
 
 
-def fold_in(config: TrainingConfig, download: ItemServer, p: Float32, cohort: Cohort) -> Float32:
-    """User vectors of new users, trained on their own items with the global items frozen."""
-    p = p.copy()
-    for passes in range(1, _FOLD_IN_PASSES + 1):
-        samples = draw_samples(cohort.at_round(passes), config.negatives)
-        rows = gather(download.Q, samples.touched)
-        train_joint(
-            cohort.at_round(passes),
-            samples,
-            config.schedule,
-            Purpose.SHUFFLE_PERSONAL,
-            p,
-            rows,
-            config.learning_rate,
-            0.0,
-        )
+def fold_in_passes(
+    config: TrainingConfig, Q: Float32, cohort: Cohort
+) -> Iterator[tuple[Cohort, Samples, Float32]]:
+    """For each pass of a new user's training: the cohort, its samples, and the global item rows."""
+    for number in range(1, FOLD_IN_PASSES + 1):
+        alone = cohort.at_round(number)
+        samples = draw_samples(alone, config.negatives)
+        yield alone, samples, gather(Q, samples.touched)
+
+
+def fold_in(config: TrainingConfig, Q: Float32, p: Float32, cohort: Cohort) -> Float32:
+    """Vectors of new users, trained on their own items with the global items frozen."""
+    p, rates = p.copy(), (config.learning_rate, 0.0)
+    for alone, samples, rows in fold_in_passes(config, Q, cohort):
+        shuffle = Purpose.SHUFFLE_PERSONAL
+        train_joint(alone, samples, config.schedule, shuffle, p, rows, *rates)
     return p

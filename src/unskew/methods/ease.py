@@ -16,7 +16,7 @@ differently with another number of its own threads.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy.linalg import lapack
@@ -45,10 +45,10 @@ class EASE(CentralMethod):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "ease"
-    aggregation: ClassVar[Literal["central"]] = "central"
-    summary: ClassVar[str] = "linear item-item model in closed form, in one place"
-    citation: ClassVar[str] = "Steck, WWW 2019"
+    name = "ease"
+    aggregation = "central"
+    summary = "linear item-item model in closed form, in one place"
+    citation = "Steck, WWW 2019"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, OwnItems]:
         return Server(np.zeros((n_items, n_items), np.float32)), no_items(n_users)

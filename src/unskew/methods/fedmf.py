@@ -12,19 +12,11 @@ and uploads the items; the server averages them by sample count (Eq. 11). p_u st
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from unskew.kernels import draw_samples, replace_scores, score_table, train_joint
-from unskew.methods._training import (
-    ItemServer,
-    TrainingConfig,
-    fedavg,
-    fold_in,
-    initial_items,
-    initial_users,
-    starting_rows,
-    trained_items,
-)
+from unskew.methods import _training
+from unskew.methods._training import ItemServer, TrainingConfig
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
@@ -38,47 +30,34 @@ class Private(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(TrainingConfig):
-    pass
-
-
-@dataclass(frozen=True)
 class FedMF(Method):
-    config: Config = field(default_factory=Config)
+    config: TrainingConfig = field(default_factory=TrainingConfig)
 
-    Config: ClassVar = Config
-    name: ClassVar[str] = "fedmf"
-    aggregation: ClassVar[Literal["sum"]] = "sum"
-    summary: ClassVar[str] = "matrix factorisation, items averaged by the server"
-    citation: ClassVar[str] = "Chai et al., IEEE Intelligent Systems 2021"
+    Config: ClassVar = TrainingConfig
+    name = "fedmf"
+    aggregation = "sum"
+    summary = "matrix factorisation, items averaged by the server"
+    citation = "Chai et al., IEEE Intelligent Systems 2021"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[ItemServer, Private]:
         d = self.config.dim
-        private = Private(initial_users(n_users, d, seed), Rows.empty(n_users, d))
-        return ItemServer(initial_items(n_items, d, seed)), private
+        private = Private(_training.initial_users(n_users, d, seed), Rows.empty(n_users, d))
+        return ItemServer(_training.initial_items(n_items, d, seed)), private
 
     def local(
         self, download: ItemServer, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
         c = self.config
         samples = draw_samples(cohort, c.negatives)
-        rows = starting_rows(c, download, private.Q, samples, cohort)
+        rows = _training.starting_rows(c, download.Q, private.Q, samples, cohort)
         p = private.p.copy()
-        losses = train_joint(
-            cohort,
-            samples,
-            c.schedule,
-            Purpose.SHUFFLE_LOCAL,
-            p,
-            rows,
-            c.learning_rate,
-            c.learning_rate,
-        )
-        held, upload = trained_items(c, download, private.Q, samples, rows, cohort)
+        shuffle, rates = Purpose.SHUFFLE_LOCAL, (c.learning_rate, c.learning_rate)
+        losses = train_joint(cohort, samples, c.schedule, shuffle, p, rows, *rates)
+        held, upload = _training.trained_items(c, download.Q, private.Q, samples, rows, cohort)
         return Private(p, held), upload, losses
 
     def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
-        return fedavg(server, total)
+        return ItemServer(_training.fedavg(server.Q, total.rows, total.weight))
 
     def score(self, download: ItemServer, private: Private) -> Float32:
         scores = score_table(private.p, download.Q)
@@ -86,4 +65,4 @@ class FedMF(Method):
         return scores
 
     def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
-        return private._replace(p=fold_in(self.config, download, private.p, cohort))
+        return private._replace(p=_training.fold_in(self.config, download.Q, private.p, cohort))

@@ -11,17 +11,11 @@ and is kept for scoring only. The user vector is never calibrated.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from unskew.kernels import draw_samples, replace_scores, score_table, train_rows
-from unskew.methods import fedmf
-from unskew.methods._training import (
-    ItemServer,
-    TrainingConfig,
-    current_rows,
-    fedavg,
-    fold_in,
-)
+from unskew.methods import _training, fedmf
+from unskew.methods._training import ItemServer, TrainingConfig
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
@@ -47,15 +41,15 @@ class FedMFAF(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "fedmf-af"
-    aggregation: ClassVar[Literal["sum"]] = "sum"
-    summary: ClassVar[str] = "FedMF with items fine-tuned by a full matrix (ablation AF)"
-    citation: ClassVar[str] = "Chen et al., 2025, ablation"
+    name = "fedmf-af"
+    aggregation = "sum"
+    summary = "FedMF with items fine-tuned by a full matrix (ablation AF)"
+    citation = "Chen et al., 2025, ablation"
 
     @property
     def _backbone(self) -> fedmf.FedMF:
         shared = {name: getattr(self.config, name) for name in TrainingConfig.__dataclass_fields__}
-        return fedmf.FedMF(fedmf.Config(**shared))
+        return fedmf.FedMF(TrainingConfig(**shared))
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[ItemServer, Private]:
         server, private = self._backbone.init(n_users, n_items, seed)
@@ -74,14 +68,13 @@ class FedMFAF(Method):
     def personalize(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
         c = self.config
         samples = draw_samples(cohort, c.negatives)
-        rows = current_rows(download, private.Q, samples).copy()
-        train_rows(
-            cohort, samples, c.schedule, Purpose.SHUFFLE_PERSONAL, private.p, rows, c.buffer_rate
-        )
+        rows = _training.current_rows(download.Q, private.Q, samples).copy()
+        shuffle = Purpose.SHUFFLE_PERSONAL
+        train_rows(cohort, samples, c.schedule, shuffle, private.p, rows, c.buffer_rate)
         return private._replace(tuned=Rows(*samples.touched, rows))
 
     def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
-        return fedavg(server, total)
+        return self._backbone.aggregate(server, total)
 
     def score(self, download: ItemServer, private: Private) -> Float32:
         scores = score_table(private.p, download.Q)
@@ -90,4 +83,4 @@ class FedMFAF(Method):
         return scores
 
     def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
-        return private._replace(p=fold_in(self.config, download, private.p, cohort))
+        return private._replace(p=_training.fold_in(self.config, download.Q, private.p, cohort))

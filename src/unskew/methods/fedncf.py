@@ -17,28 +17,18 @@ p_u stays on the device, and so does the client's own network, with which it is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from unskew.kernels import draw_samples, gather
+from unskew.kernels import draw_samples
 from unskew.kernels.fedncf import train_mlp
 from unskew.kernels.perceptron import mlp_layers, score_mlp
-from unskew.methods._training import (
-    ItemServer,
-    TrainingConfig,
-    fedavg,
-    initial_items,
-    initial_users,
-    starting_rows,
-    trained_items,
-)
-from unskew.rng import Purpose, generator
-from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Upload, UploadSum
-
-_FOLD_IN_PASSES = 20
-"""Number of passes in which a new user trains its vector, each on fresh negatives, against the
-frozen global model."""
+from unskew.methods import _training
+from unskew.methods._training import TrainingConfig
+from unskew.rng import Purpose
+from unskew.settings import setting
+from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
 
 class Server(NamedTuple):
@@ -59,23 +49,14 @@ class Private(NamedTuple):
 
 @dataclass(frozen=True)
 class Config(TrainingConfig):
+    dim: int = setting(16, at_least=2)
+    """Embedding size d; the second layer has d / 2 units."""
     learning_rate: float = 0.01
     """Adam's rate for embeddings and network alike (eta)."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.dim < 2:
-            raise UnskewError(f"dim = {self.dim} must be at least 2: a layer has dim / 2 units.")
-
 
 def initial_mlp(dim: int, seed: int) -> Float32:
-    """Weights and biases as torch's Linear draws them: U(-1, 1) / sqrt(inputs of the layer)."""
-    draw = generator(seed, Purpose.INIT_DENSE)
-    layers = [
-        draw.uniform(-1, 1, (inputs + 1) * outputs) / np.sqrt(inputs)
-        for inputs, outputs in mlp_layers(dim)
-    ]
-    return np.concatenate(layers).astype(np.float32)
+    return _training.initial_layers(mlp_layers(dim), seed)
 
 
 @dataclass(frozen=True)
@@ -83,41 +64,39 @@ class FedNCF(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "fedncf"
-    aggregation: ClassVar[Literal["sum"]] = "sum"
-    summary: ClassVar[str] = "MLP on both embeddings, items and MLP averaged by the server"
-    citation: ClassVar[str] = "Perifanis & Efraimidis, Knowledge-Based Systems 2022"
+    name = "fedncf"
+    aggregation = "sum"
+    summary = "MLP on both embeddings, items and MLP averaged by the server"
+    citation = "Perifanis & Efraimidis, Knowledge-Based Systems 2022"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         d = self.config.dim
         mlp = initial_mlp(d, seed)
-        private = Private(
-            initial_users(n_users, d, seed), np.tile(mlp, (n_users, 1)), Rows.empty(n_users, d)
-        )
-        return Server(initial_items(n_items, d, seed), mlp), private
+        p = _training.initial_users(n_users, d, seed)
+        private = Private(p, np.tile(mlp, (n_users, 1)), Rows.empty(n_users, d))
+        return Server(_training.initial_items(n_items, d, seed), mlp), private
 
     def local(
         self, download: Server, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
         c = self.config
-        items = ItemServer(download.Q)
         samples = draw_samples(cohort, c.negatives)
-        rows = starting_rows(c, items, private.Q, samples, cohort)
+        rows = _training.starting_rows(c, download.Q, private.Q, samples, cohort)
         p, mlp = private.p.copy(), private.mlp.copy()
         if not c.trains_alone(cohort.round):
             mlp[:] = download.mlp
         rates = (c.learning_rate, c.learning_rate, c.learning_rate)
         losses = train_mlp(cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL, p, rows, mlp, *rates)
-        held, upload = trained_items(c, items, private.Q, samples, rows, cohort)
+        held, upload = _training.trained_items(c, download.Q, private.Q, samples, rows, cohort)
         if not c.sends_nothing(cohort.round):
             upload = upload._replace(dense=mlp - download.mlp)
         return Private(p, mlp, held), upload, losses
 
     def aggregate(self, server: Server, total: UploadSum) -> Server:
-        if total.weight == 0:
-            return server
-        mlp = (server.mlp + total.dense / total.weight).astype(np.float32)
-        return Server(fedavg(ItemServer(server.Q), total).Q, mlp)
+        return Server(
+            _training.fedavg(server.Q, total.rows, total.weight),
+            _training.fedavg(server.mlp, total.dense, total.weight),
+        )
 
     def score(self, download: Server, private: Private) -> Float32:
         return score_mlp(download.Q, private.p, private.mlp, private.Q)
@@ -126,10 +105,7 @@ class FedNCF(Method):
         c = self.config
         p = private.p.copy()
         mlp = np.tile(download.mlp, (len(p), 1))
-        for passes in range(1, _FOLD_IN_PASSES + 1):
-            alone = cohort.at_round(passes)
-            samples = draw_samples(alone, c.negatives)
-            rows = gather(download.Q, samples.touched)
+        for alone, samples, rows in _training.fold_in_passes(c, download.Q, cohort):
             shuffle, rates = Purpose.SHUFFLE_PERSONAL, (c.learning_rate, 0.0, 0.0)
             train_mlp(alone, samples, c.schedule, shuffle, p, rows, mlp, *rates)
         return private._replace(p=p, mlp=mlp)

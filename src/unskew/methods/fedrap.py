@@ -24,19 +24,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from unskew.kernels import draw_samples
 from unskew.kernels.fedrap import AdditiveRates, ScaledTable, train_additive
-from unskew.methods._training import TrainingConfig, initial_items
+from unskew.methods import _training
 from unskew.rng import Purpose, generator
 from unskew.settings import setting
 from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Upload, UploadSum
-
-_FOLD_IN_PASSES = 20
-"""Number of rounds that a new user trains alone; nothing is sent."""
 
 
 class Server(NamedTuple):
@@ -61,7 +58,7 @@ class Private(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(TrainingConfig):
+class Config(_training.TrainingConfig):
     participation: float = 1.0
     """Share of the clients that take part in a round."""
     learning_rate: float = 1e3
@@ -104,10 +101,10 @@ class FedRAP(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "fedrap"
-    aggregation: ClassVar[Literal["sum"]] = "sum"
-    summary: ClassVar[str] = "a shared item table plus a private one on every device"
-    citation: ClassVar[str] = "Li, Long & Zhou, ICLR 2024"
+    name = "fedrap"
+    aggregation = "sum"
+    summary = "a shared item table plus a private one on every device"
+    citation = "Li, Long & Zhou, ICLR 2024"
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "filmtrust": {"independence": 3e-3},
         "ml-100k": {"learning_rate": 2e3},
@@ -125,10 +122,9 @@ class FedRAP(Method):
         d, whole = self.config.dim, np.ones(n_users, np.float32)
         none = Rows.empty(n_users, d)
         C_0 = generator(seed, Purpose.INIT_BUFFER).standard_normal((n_items, d), np.float32)
-        score = generator(seed, Purpose.INIT_DENSE).uniform(-1.0, 1.0, d + 1) / math.sqrt(d)
-        affine = np.tile(score.astype(np.float32), (n_users, 1))
+        affine = np.tile(_training.initial_layers([(d, 1)], seed), (n_users, 1))
         private = Private(affine[:, :d].copy(), affine[:, d].copy(), none, whole, none, whole)
-        return Server(initial_items(n_items, d, seed), C_0), private
+        return Server(_training.initial_items(n_items, d, seed), C_0), private
 
     def download_bytes(self, download: Server) -> int:
         return download.Q.nbytes
@@ -174,8 +170,9 @@ class FedRAP(Method):
         return C.scores(private.weight) + D.scores(private.weight) + private.bias[:, None]
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        for passes in range(1, _FOLD_IN_PASSES + 1):
-            private, _, _ = self.local(download, private, cohort.at_round(passes))
+        """A new user trains alone in some rounds; nothing is sent."""
+        for number in range(1, _training.FOLD_IN_PASSES + 1):
+            private, _, _ = self.local(download, private, cohort.at_round(number))
         return private
 
 

@@ -34,7 +34,7 @@ from unskew.kernels import gather, score_table
 from unskew.kernels.refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
 from unskew.ragged import distinct, owners
 from unskew.rng import Purpose, generator
-from unskew.settings import check_settings, setting
+from unskew.settings import Settings, setting
 from unskew.types import Cohort, Float32, Float64, Int32, Method, Ragged, Rows, Upload, UploadSum
 
 
@@ -54,7 +54,7 @@ class Private(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     rounds: int = setting(8, above=0)
     """Rounds: ``space_rounds``, one per fit of V, and one in which devices get the last fit."""
     participation: float = setting(1.0, above=0, at_most=1)
@@ -83,9 +83,6 @@ class Config:
     """Read histories forward, both ways, or with backward weight 1, .3 and 0 in successive rounds,
     between which validation chooses."""
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     @property
     def backward(self) -> tuple[float, ...]:
         """The weight of reading backwards in each fit."""
@@ -97,10 +94,10 @@ class FedRefit(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "fedrefit"
-    aggregation: ClassVar[Literal["sum"]] = "sum"
-    summary: ClassVar[str] = "vectors solved for exactly on the device, items from sums alone"
-    citation: ClassVar[str] = "Unskew, 2026"
+    name = "fedrefit"
+    aggregation = "sum"
+    summary = "vectors solved for exactly on the device, items from sums alone"
+    citation = "Unskew, 2026"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         d = min(self.config.dim, n_items)

@@ -19,7 +19,7 @@ an upload is f and what the touched rows have beyond that.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -36,25 +36,11 @@ from unskew.kernels.gpfedrec_server import (
     unpack_rows,
 )
 from unskew.kernels.perceptron import score_mlp
-from unskew.methods._training import TrainingConfig, initial_items, initial_users
+from unskew.methods import _training
 from unskew.methods.fedncf import initial_mlp
 from unskew.rng import Purpose
-from unskew.types import (
-    Cohort,
-    Float32,
-    Float64,
-    Int32,
-    Int64,
-    Method,
-    Rows,
-    UnskewError,
-    Upload,
-    Uploads,
-)
-
-_FOLD_IN_PASSES = 20
-"""Number of passes in which a new user trains its vector, each on fresh negatives, against the
-frozen global items."""
+from unskew.settings import setting
+from unskew.types import Cohort, Float32, Float64, Int32, Int64, Method, Rows, Upload, Uploads
 
 
 class Server(NamedTuple):
@@ -77,29 +63,20 @@ class Private(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(TrainingConfig):
-    participation: float = 1.0
-    """Share of the clients that take part in a round."""
-    local_epochs: int = 1
-    """Local epochs E per round."""
+class Config(_training.SGDConfig):
+    dim: int = setting(16, at_least=2)
+    """Embedding size d; the network's second layer has d / 2 units."""
     learning_rate: float = 0.1
     """SGD's learning rate for the network (eta)."""
     rate_factor: float = 80.0
-    """The rate of users is eta x this / participation - eta, of items eta x this x n_items -
-    eta."""
-    tolerance: float = 0.0
-    """Local training stops once its mean loss changes by less than this share (0: never)."""
+    """The learning rate is eta x this / participation - eta for users, and eta x this x n_items -
+    eta for items."""
     reg: float = 1.0
     """Weight of the pull to the client's own aggregated table."""
     threshold: float = 1.0
     """Clients at a distance above this times the mean distance are neighbours."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.dim < 2:
-            raise UnskewError(f"dim = {self.dim} must be at least 2: a layer has dim / 2 units.")
-        if self.aggregate_from != 1:
-            raise UnskewError(f"aggregate_from = {self.aggregate_from} must be 1 for gpfedrec.")
+    aggregate_from: int = setting(1, at_least=1, at_most=1)
+    """The round from which the server aggregates: always the first."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +84,10 @@ class GPFedRec(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "gpfedrec"
-    aggregation: ClassVar[Literal["individual"]] = "individual"
-    summary: ClassVar[str] = "private network, items pulled to those of neighbours in a user graph"
-    citation: ClassVar[str] = "Zhang et al., KDD 2024"
+    name = "gpfedrec"
+    aggregation = "individual"
+    summary = "private network, items pulled to those of neighbours in a user graph"
+    citation = "Zhang et al., KDD 2024"
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "filmtrust": {},
         "ml-100k": {"reg": 0.1},
@@ -122,10 +99,12 @@ class GPFedRec(Method):
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         d = self.config.dim
-        p, mlp = initial_users(n_users, d, seed), np.tile(initial_mlp(d, seed), (n_users, 1))
+        p = _training.initial_users(n_users, d, seed)
+        mlp = np.tile(initial_mlp(d, seed), (n_users, 1))
         nothing = np.zeros(n_users, np.float32), Rows.empty(n_users, d)
         private = Private(np.arange(n_users), p, mlp, *nothing)
-        return Server(initial_items(n_items, d, seed), *empty_packed(n_users, n_items * d)), private
+        Q = _training.initial_items(n_items, d, seed)
+        return Server(Q, *empty_packed(n_users, n_items * d)), private
 
     def download_bytes(self, download: Server) -> int:
         """The common table and the client's own."""
@@ -168,10 +147,7 @@ class GPFedRec(Method):
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
         c = self.config
         p, mlp = private.p.copy(), private.mlp.copy()
-        for passes in range(1, _FOLD_IN_PASSES + 1):
-            alone = cohort.at_round(passes)
-            samples = draw_samples(alone, c.negatives)
-            rows = gather(download.Q, samples.touched)
+        for alone, samples, rows in _training.fold_in_passes(c, download.Q, cohort):
             how = (alone, samples, c.schedule, Purpose.SHUFFLE_PERSONAL)
             train_mlp(*how, p, rows, mlp, c.learning_rate, 0.0, c.learning_rate)
         return private._replace(p=p, mlp=mlp, factor=np.ones_like(private.factor))

@@ -11,7 +11,7 @@ with n_i the users of item i, n_ij those of both, and N_k(j) the k items most si
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -43,10 +43,10 @@ class ItemKNN(CentralMethod):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "item-knn"
-    aggregation: ClassVar[Literal["central"]] = "central"
-    summary: ClassVar[str] = "cosine item neighbours of all interactions in one place"
-    citation: ClassVar[str] = "Sarwar et al., WWW 2001"
+    name = "item-knn"
+    aggregation = "central"
+    summary = "cosine item neighbours of all interactions in one place"
+    citation = "Sarwar et al., WWW 2001"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, OwnItems]:
         shape = (n_items, min(self.config.neighbours, n_items))

@@ -14,17 +14,16 @@ whatever the batch holds; therefore an epoch is cut into few, large batches.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from unskew.kernels import draw_samples, score_table
-from unskew.kernels.central import Table, adam, epoch_order, sample_items, sample_users
+from unskew.kernels.central import adam, epoch_order, sample_items, sample_users
 from unskew.kernels.lightgcn import Graph, mean_of_layers, pairwise_gradient, propagate
-from unskew.methods._central import initial_table
+from unskew.methods._central import EmbeddingConfig, initial_tables
 from unskew.ragged import distinct, owners
-from unskew.rng import Purpose
-from unskew.settings import check_settings, setting
+from unskew.settings import setting
 from unskew.types import CentralMethod, Cohort, Float32, Int32, Int64
 
 
@@ -55,26 +54,17 @@ class Download(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config:
-    rounds: int = setting(100, above=0)
-    """Epochs over all interactions."""
-    dim: int = setting(16, above=0)
-    """Embedding size d."""
-    layers: int = setting(3, above=0)
-    """Propagation layers K."""
-    batches: int = setting(10, above=0)
-    """Batches per epoch; each costs a propagation over the whole graph."""
-    learning_rate: float = setting(0.03, above=0)
-    """Adam's rate."""
+class Config(EmbeddingConfig):
+    learning_rate: float = 0.03
+    """Learning rate of Adam."""
     negatives: int = 1
     """Negatives drawn per positive, anew in each epoch."""
     decay: float = 1e-3
     """Weight of the L2 penalty on the initial embeddings of each pair."""
-    init_scale: float = setting(0.1, above=0)
-    """Standard deviation of the initial embeddings."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
+    layers: int = setting(3, above=0)
+    """Propagation layers K."""
+    batches: int = setting(10, above=0)
+    """Batches per epoch; each costs a propagation over the whole graph."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +72,13 @@ class LightGCN(CentralMethod):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "lightgcn"
-    aggregation: ClassVar[Literal["central"]] = "central"
-    summary: ClassVar[str] = "graph convolution on all interactions in one place"
-    citation: ClassVar[str] = "He et al., SIGIR 2020"
+    name = "lightgcn"
+    aggregation = "central"
+    summary = "graph convolution on all interactions in one place"
+    citation = "He et al., SIGIR 2020"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
-        c = self.config
-        items = Table.fresh(initial_table(n_items, c.dim, c.init_scale, seed, Purpose.INIT_ITEMS))
-        users = Table.fresh(initial_table(n_users, c.dim, c.init_scale, seed, Purpose.INIT_USER))
+        users, items = initial_tables(self.config, n_users, n_items, seed)
         server = Server(*items, np.zeros(1, np.int64), items.x, np.zeros_like(items.x))
         return server, Private(*users, users.x)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from unskew.methods.fedmf import Config as FedMFConfig
+from unskew.methods._training import TrainingConfig
 from unskew.methods.fedmf import FedMF
 from unskew.types import UnskewError
 
 
 @dataclass(frozen=True)
-class Config(FedMFConfig):
+class Config(TrainingConfig):
     aggregate_from: int = 0
     """The round from which the server aggregates. 0: never, which is what local means."""
 
@@ -32,6 +32,6 @@ class Local(FedMF):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "local"
-    summary: ClassVar[str] = "every client alone: FedMF without a server"
-    citation: ClassVar[str] = "Chai et al., IEEE Intelligent Systems 2021, without aggregation"
+    name = "local"
+    summary = "every client alone: FedMF without a server"
+    citation = "Chai et al., IEEE Intelligent Systems 2021, without aggregation"

@@ -13,15 +13,14 @@ Adam runs through the whole training.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from unskew.kernels import Samples, score_table
 from unskew.kernels.central import Table, factor_gradient, train_factors
-from unskew.methods._central import EmbeddingConfig, fold_in_vectors, initial_table
+from unskew.methods._central import BatchConfig, fold_in_vectors, initial_tables
 from unskew.methods._training import ItemServer
-from unskew.rng import Purpose
 from unskew.types import CentralMethod, Cohort, Float32, Int64
 
 
@@ -43,24 +42,17 @@ class Private(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(EmbeddingConfig):
-    pass
-
-
-@dataclass(frozen=True)
 class MF(CentralMethod):
-    config: Config = field(default_factory=Config)
+    config: BatchConfig = field(default_factory=BatchConfig)
 
-    Config: ClassVar = Config
-    name: ClassVar[str] = "mf"
-    aggregation: ClassVar[Literal["central"]] = "central"
-    summary: ClassVar[str] = "matrix factorisation on all interactions in one place"
-    citation: ClassVar[str] = "Koren et al., Computer 2009"
+    Config: ClassVar = BatchConfig
+    name = "mf"
+    aggregation = "central"
+    summary = "matrix factorisation on all interactions in one place"
+    citation = "Koren et al., Computer 2009"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
-        c = self.config
-        items = Table.fresh(initial_table(n_items, c.dim, c.init_scale, seed, Purpose.INIT_ITEMS))
-        users = Table.fresh(initial_table(n_users, c.dim, c.init_scale, seed, Purpose.INIT_USER))
+        users, items = initial_tables(self.config, n_users, n_items, seed)
         return Server(*items, np.zeros(1, np.int64)), Private(*users)
 
     def download(self, server: Server) -> ItemServer:
@@ -71,16 +63,8 @@ class MF(CentralMethod):
     ) -> tuple[Server, Private, float]:
         c = self.config
         users, items = Table(*private).copy(), Table(*server[:3]).copy()
-        loss, steps = train_factors(
-            everyone,
-            c.negatives,
-            users,
-            items,
-            c.batch,
-            c.learning_rate,
-            c.decay,
-            int(server.steps[0]),
-        )
+        how = (c.batch, c.learning_rate, c.decay, int(server.steps[0]))
+        loss, steps = train_factors(everyone, c.negatives, users, items, *how)
         return Server(*items, np.array([steps])), Private(*users), loss
 
     def score(self, download: ItemServer, private: Private) -> Float32:

@@ -13,7 +13,7 @@ training items only, wherever the evaluation protocol allows it, as in the origi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,8 @@ from unskew.kernels import Samples
 from unskew.kernels.central import Table
 from unskew.kernels.ncf import perceptron_user_gradient, train_perceptron
 from unskew.kernels.perceptron import score_mlp
-from unskew.methods._central import EmbeddingConfig, fold_in_vectors, initial_table
+from unskew.methods._central import BatchConfig, fold_in_vectors, initial_tables
 from unskew.methods.fedncf import initial_mlp
-from unskew.rng import Purpose
 from unskew.types import CentralMethod, Cohort, Float32, Int64, Rows
 
 
@@ -53,7 +52,7 @@ class Download(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(EmbeddingConfig):
+class Config(BatchConfig):
     learning_rate: float = 0.003
     """Adam's rate."""
 
@@ -63,16 +62,14 @@ class NCF(CentralMethod):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "ncf"
-    aggregation: ClassVar[Literal["central"]] = "central"
-    summary: ClassVar[str] = "neural collaborative filtering (MLP) in one place"
-    citation: ClassVar[str] = "He et al., WWW 2017"
+    name = "ncf"
+    aggregation = "central"
+    summary = "neural collaborative filtering (MLP) in one place"
+    citation = "He et al., WWW 2017"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
-        c = self.config
-        items = Table.fresh(initial_table(n_items, c.dim, c.init_scale, seed, Purpose.INIT_ITEMS))
-        users = Table.fresh(initial_table(n_users, c.dim, c.init_scale, seed, Purpose.INIT_USER))
-        weights = Table.fresh(initial_mlp(c.dim, seed))
+        users, items = initial_tables(self.config, n_users, n_items, seed)
+        weights = Table.fresh(initial_mlp(self.config.dim, seed))
         return Server(*items, *weights, np.zeros(1, np.int64)), Private(*users)
 
     def download(self, server: Server) -> Download:
@@ -84,15 +81,8 @@ class NCF(CentralMethod):
         c = self.config
         users, items = Table(*private).copy(), Table(*server[:3]).copy()
         weights = Table(*server[3:6]).copy()
-        loss, steps = train_perceptron(
-            everyone,
-            c.negatives,
-            (users, items, weights),
-            c.batch,
-            c.learning_rate,
-            c.decay,
-            int(server.steps[0]),
-        )
+        tables, how = (users, items, weights), (c.batch, c.learning_rate, c.decay)
+        loss, steps = train_perceptron(everyone, c.negatives, tables, *how, int(server.steps[0]))
         return Server(*items, *weights, np.array([steps])), Private(*users), loss
 
     def score(self, download: Download, private: Private) -> Float32:

@@ -31,17 +31,8 @@ from unskew.kernels import (
     train_low_rank,
     train_rows,
 )
-from unskew.methods._training import (
-    ItemServer,
-    TrainingConfig,
-    current_rows,
-    fedavg,
-    fold_in,
-    initial_items,
-    initial_users,
-    starting_rows,
-    trained_items,
-)
+from unskew.methods import _training
+from unskew.methods._training import ItemServer, TrainingConfig
 from unskew.rng import Purpose, generator
 from unskew.settings import setting
 from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
@@ -72,10 +63,10 @@ class PFedCLR(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "pfedclr"
-    aggregation: ClassVar[Literal["sum"]] = "sum"
-    summary: ClassVar[str] = "user embedding calibrated by a private low-rank buffer"
-    citation: ClassVar[str] = "Chen et al., 2025"
+    name = "pfedclr"
+    aggregation = "sum"
+    summary = "user embedding calibrated by a private low-rank buffer"
+    citation = "Chen et al., 2025"
 
     @property
     def _low_rank(self) -> bool:
@@ -86,12 +77,12 @@ class PFedCLR(Method):
         rank, width = (c.rank, c.rank) if self._low_rank else (0, c.dim)
         B = generator(seed, Purpose.INIT_BUFFER).standard_normal((rank, c.dim), np.float32)
         private = Private(
-            initial_users(n_users, c.dim, seed),
+            _training.initial_users(n_users, c.dim, seed),
             Rows.empty(n_users, width),
             np.tile(B, (n_users, 1, 1)),
             Rows.empty(n_users, c.dim),
         )
-        return ItemServer(initial_items(n_items, c.dim, seed)), private
+        return ItemServer(_training.initial_items(n_items, c.dim, seed)), private
 
     def unread_fields(self, round: int) -> tuple[str, ...]:
         """Once the server aggregates, a round replaces the item rows without reading them."""
@@ -105,18 +96,17 @@ class PFedCLR(Method):
     ) -> tuple[Private, Upload, Float64]:
         c = self.config
         samples = draw_samples(cohort, c.negatives)
-        rows = starting_rows(c, download, private.Q, samples, cohort)
-        losses = train_rows(
-            cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL, private.p, rows, c.learning_rate
-        )
-        held, upload = trained_items(c, download, private.Q, samples, rows, cohort)
+        rows = _training.starting_rows(c, download.Q, private.Q, samples, cohort)
+        shuffle = Purpose.SHUFFLE_LOCAL
+        losses = train_rows(cohort, samples, c.schedule, shuffle, private.p, rows, c.learning_rate)
+        held, upload = _training.trained_items(c, download.Q, private.Q, samples, rows, cohort)
         return private._replace(Q=held), upload, losses
 
     def personalize(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
         c = self.config
         samples = draw_samples(cohort, c.negatives)
         touched = samples.touched
-        Q = current_rows(download, private.Q, samples)
+        Q = _training.current_rows(download.Q, private.Q, samples)
         A = overlay(np.zeros((len(Q), private.A.values.shape[1]), np.float32), touched, private.A)
         p, B = private.p.copy(), private.B.copy()
         shuffle, rates = Purpose.SHUFFLE_PERSONAL, (c.learning_rate, c.buffer_rate)
@@ -130,7 +120,7 @@ class PFedCLR(Method):
         return private._replace(p=p, A=merge(private.A, Rows(*touched, A)), B=B)
 
     def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
-        return fedavg(server, total)
+        return ItemServer(_training.fedavg(server.Q, total.rows, total.weight))
 
     def score(self, download: ItemServer, private: Private) -> Float32:
         """p.(q + a B) = p.q + a.(B p)."""
@@ -141,4 +131,4 @@ class PFedCLR(Method):
         return scores
 
     def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
-        return private._replace(p=fold_in(self.config, download, private.p, cohort))
+        return private._replace(p=_training.fold_in(self.config, download.Q, private.p, cohort))

@@ -18,7 +18,7 @@ part in the very next round start from their A_u; everyone else goes on with its
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -38,16 +38,7 @@ from unskew.kernels.pfedgraph import (
 from unskew.methods import _training
 from unskew.rng import Purpose
 from unskew.settings import setting
-from unskew.types import (
-    Cohort,
-    Float32,
-    Float64,
-    Int64,
-    Method,
-    Rows,
-    Upload,
-    Uploads,
-)
+from unskew.types import Cohort, Float32, Float64, Int64, Method, Rows, Upload, Uploads
 
 
 class Server(NamedTuple):
@@ -83,10 +74,10 @@ class PFedGraph(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "pfedgraph"
-    aggregation: ClassVar[Literal["individual"]] = "individual"
-    summary: ClassVar[str] = "items averaged for each client over clients with similar updates"
-    citation: ClassVar[str] = "Ye et al., ICML 2023"
+    name = "pfedgraph"
+    aggregation = "individual"
+    summary = "items averaged for each client over clients with similar updates"
+    citation = "Ye et al., ICML 2023"
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "filmtrust": {},
         "ml-100k": {"evenness": 0.4},
@@ -148,8 +139,7 @@ class PFedGraph(Method):
         return scores
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        start = _training.ItemServer(download.Q)
-        return private._replace(p=_training.fold_in(self.config, start, private.p, cohort))
+        return private._replace(p=_training.fold_in(self.config, download.Q, private.p, cohort))
 
 
 def _nobodys(Q: Float32) -> Server:

@@ -18,26 +18,16 @@ as it fine-tuned them itself.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from unskew.kernels import draw_samples, gather, replace_scores, score_table
+from unskew.kernels import draw_samples, replace_scores, score_table
 from unskew.kernels.pfedrec import train_score_function
-from unskew.methods._training import (
-    ItemServer,
-    TrainingConfig,
-    fedavg,
-    initial_items,
-    starting_rows,
-    trained_items,
-)
-from unskew.rng import Purpose, generator
+from unskew.methods import _training
+from unskew.methods._training import ItemServer
+from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
-
-_FOLD_IN_PASSES = 20
-"""Number of passes in which a new user fits its score function, each on fresh negatives, to the
-frozen global items."""
 
 
 class Private(NamedTuple):
@@ -50,17 +40,11 @@ class Private(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(TrainingConfig):
-    participation: float = 1.0
-    """Share of the clients that take part in a round."""
-    local_epochs: int = 1
-    """Local epochs E per round."""
+class Config(_training.SGDConfig):
     learning_rate: float = 0.1
     """SGD's rate for the score function (eta_1)."""
     item_rate_factor: float = 80.0
     """SGD's rate for the items is this times ``learning_rate`` times the number of items."""
-    tolerance: float = 0.0
-    """Local training stops once its mean loss changes by less than this share (0: never)."""
 
 
 @dataclass(frozen=True)
@@ -68,41 +52,35 @@ class PFedRec(Method):
     config: Config = field(default_factory=Config)
 
     Config: ClassVar = Config
-    name: ClassVar[str] = "pfedrec"
-    aggregation: ClassVar[Literal["sum"]] = "sum"
-    summary: ClassVar[str] = "private score function, items fine-tuned on the device"
-    citation: ClassVar[str] = "Zhang et al., IJCAI 2023"
+    name = "pfedrec"
+    aggregation = "sum"
+    summary = "private score function, items fine-tuned on the device"
+    citation = "Zhang et al., IJCAI 2023"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[ItemServer, Private]:
         """theta and b as torch's Linear draws them, the same on every device."""
         d = self.config.dim
-        draw = generator(seed, Purpose.INIT_DENSE)
-        affine = (draw.uniform(-1, 1, d + 1) / np.sqrt(d)).astype(np.float32)
-        private = Private(
-            np.tile(affine[:d], (n_users, 1)),
-            np.full(n_users, affine[d]),
-            Rows.empty(n_users, d),
-        )
-        return ItemServer(initial_items(n_items, d, seed)), private
+        affine = _training.initial_layers([(d, 1)], seed)
+        theta, bias = np.tile(affine[:d], (n_users, 1)), np.full(n_users, affine[d])
+        server = ItemServer(_training.initial_items(n_items, d, seed))
+        return server, Private(theta, bias, Rows.empty(n_users, d))
 
     def local(
         self, download: ItemServer, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
         c = self.config
         samples = draw_samples(cohort, c.negatives)
-        rows = starting_rows(c, download, private.Q, samples, cohort)
+        rows = _training.starting_rows(c, download.Q, private.Q, samples, cohort)
         theta, bias = private.theta.copy(), private.bias.copy()
         rates = (c.learning_rate, c.learning_rate * cohort.n_items * c.item_rate_factor)
-        shuffle = Purpose.SHUFFLE_LOCAL
-        losses = train_score_function(
-            cohort, samples, c.schedule, shuffle, theta, bias, rows, *rates
-        )
-        held, upload = trained_items(c, download, private.Q, samples, rows, cohort)
+        how = (cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL)
+        losses = train_score_function(*how, theta, bias, rows, *rates)
+        held, upload = _training.trained_items(c, download.Q, private.Q, samples, rows, cohort)
         one_each = upload._replace(weight=np.sign(upload.weight))
         return Private(theta, bias, held), one_each, losses
 
     def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
-        return fedavg(server, total)
+        return ItemServer(_training.fedavg(server.Q, total.rows, total.weight))
 
     def score(self, download: ItemServer, private: Private) -> Float32:
         scores = score_table(private.theta, download.Q)
@@ -113,10 +91,7 @@ class PFedRec(Method):
     def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
         c = self.config
         theta, bias = private.theta.copy(), private.bias.copy()
-        for passes in range(1, _FOLD_IN_PASSES + 1):
-            alone = cohort.at_round(passes)
-            samples = draw_samples(alone, c.negatives)
-            rows = gather(download.Q, samples.touched)
-            shuffle, rates = Purpose.SHUFFLE_PERSONAL, (c.learning_rate, 0.0)
-            train_score_function(alone, samples, c.schedule, shuffle, theta, bias, rows, *rates)
+        for alone, samples, rows in _training.fold_in_passes(c, download.Q, cohort):
+            how = (alone, samples, c.schedule, Purpose.SHUFFLE_PERSONAL)
+            train_score_function(*how, theta, bias, rows, c.learning_rate, 0.0)
         return private._replace(theta=theta, bias=bias)

@@ -8,7 +8,7 @@ once.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,19 +24,14 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(LinearConfig):
-    pass
-
-
-@dataclass(frozen=True)
 class Popularity(CentralMethod):
-    config: Config = field(default_factory=Config)
+    config: LinearConfig = field(default_factory=LinearConfig)
 
-    Config: ClassVar = Config
-    name: ClassVar[str] = "popularity"
-    aggregation: ClassVar[Literal["central"]] = "central"
-    summary: ClassVar[str] = "the items most users have, the same for everybody"
-    citation: ClassVar[str] = "Cremonesi et al., RecSys 2010"
+    Config: ClassVar = LinearConfig
+    name = "popularity"
+    aggregation = "central"
+    summary = "the items most users have, the same for everybody"
+    citation = "Cremonesi et al., RecSys 2010"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, OwnItems]:
         return Server(np.zeros(n_items, np.float32)), no_items(n_users)
