@@ -1,4 +1,4 @@
-"""What a server can read out of the uploads it receives.
+"""Attacks of a curious server on the uploads it receives.
 
 An upload is D = Q_u - Q_g, one row per item. Rows that a client did not touch are zero. Where the
 score is an inner product, touched rows move along the client's own vector, positives one way and

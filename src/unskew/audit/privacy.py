@@ -300,7 +300,7 @@ def _interval_cell(figure: Mapping[str, float] | None) -> Cell:
 
 
 def privacy_tables(rows: Sequence[Row]) -> list[Table]:
-    """What a server learns from every upload, and what it learns from sums."""
+    """Tables of attack success when the server sees every upload, and when it sees sums."""
     ordered = in_table_order(rows)
     sums = [sum_cells(row) for row in ordered if "refused" not in row["secure_aggregation"]]
     singles = [single_cells(row) for row in ordered]

@@ -63,7 +63,7 @@ def demo(
 
 
 def _check_ours(folder: Path) -> None:
-    """What an earlier demo left is made anew; anything else is not ours to remove."""
+    """Refuse a folder that holds anything but an earlier run, which the demo replaces."""
     empty = folder.is_dir() and not any(folder.iterdir())
     if folder.exists() and not empty and not (folder / "run.json").exists():
         raise UnskewError(f"{folder} is in the way and is not a run; give another --out.")

@@ -132,7 +132,7 @@ class Federation:
         return draw_cohort(self.seed, round, self.split.n_users, self.method.config.participation)
 
     def cohort(self, users: Int64, round: int) -> Cohort:
-        """What these users train on in a round."""
+        """The cohort of these users in a round: their training items and excluded items."""
         return Cohort(
             users,
             select(self.split.train, users),

@@ -44,8 +44,8 @@ class EvaluationProtocol:
     split: Literal["leave-one-out", "time"]
     """Each user's last two rows, or everything after one moment in time."""
     negatives_avoid: Literal["training", "everything"]
-    """What training never draws as a negative: the user's training items, or its held-out items
-    as well (which leaks them)."""
+    """Items that training never draws as negatives: the user's training items, and under a leaky
+    protocol its held-out items too."""
     rank_all: bool
     """Whether the headline metrics rank all unseen items or only the sampled candidates."""
     candidates: int = 99

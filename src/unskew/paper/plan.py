@@ -26,7 +26,7 @@ PROTOCOLS = ("paper", "leak-free", "time")
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked for: data sets, protocols, seeds, methods, and whether only a quick run."""
+    """The requested data sets, protocols, seeds and methods, and whether the run is quick."""
 
     data: tuple[str, ...] | None = None
     """None for the data sets of each table."""
