@@ -242,6 +242,23 @@ class Method(Model, Protocol):
         """Step 3: the server's next state, from an ``UploadSum`` (aggregation "sum") or from
         ``Uploads`` ("individual")."""
 
+    # Optional hooks of the audits, with their defaults.
+
+    def item_table(self, download: Any) -> Float32:
+        """The item embeddings in a download, one row per item. Default: its first field."""
+        table: Float32 = download[0]
+        return table
+
+    def item_buffer(self, private: Any, touched: Ragged) -> Float64 | None:
+        """Rows that a device adds to the embeddings of its touched items while it trains its
+        vector, one user's after the other's. Default: None, it adds nothing."""
+        return None
+
+    def score_dense(self, download: Any, private: Any, dense: Float32) -> Float32 | None:
+        """Scores of all items after ``dense``, the dense part of an upload, is added to the shared
+        network, one row per user. Default: None, there is no shared network."""
+        return None
+
 
 class CentralMethod(Model, Protocol):
     """A baseline that sees all interactions in one place. A round is an epoch; the private state is

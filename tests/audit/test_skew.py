@@ -14,9 +14,8 @@ import pytest
 
 from conftest import cut_down
 from unskew.audit import skew_formulas as formulas
-from unskew.audit.skew import VARIANTS, audit_skew
-from unskew.audit.skew_findings import findings, skew_table
-from unskew.audit.skew_formulas import Bounds, Feedback
+from unskew.audit.skew import VARIANTS, SkewSpec, audit_skew, findings, skew_table
+from unskew.audit.skew_formulas import Bounds, BoundTerms, Feedback
 from unskew.report import to_markdown
 from unskew.types import Float64, Interactions, UnskewError
 
@@ -60,8 +59,8 @@ def test_the_first_order_skew_is_the_derivative_of_the_gradient(client: Any, lin
     p, Q, direction = client
     data, step = feedback(link), 1e-6
     up, down = (formulas.gradient(p, Q + s * direction, data) for s in (step, -step))
-    pair = formulas.first_order_skew(p, Q, Q + direction, data)
-    np.testing.assert_allclose(pair.total, (up - down) / (2 * step), rtol=1e-6)
+    total = np.add(*formulas.first_order_skew(p, Q, Q + direction, data))
+    np.testing.assert_allclose(total, (up - down) / (2 * step), rtol=1e-6)
 
 
 @pytest.mark.parametrize("link", LINKS)
@@ -72,19 +71,20 @@ def test_what_the_first_order_formula_misses_shrinks_with_the_square(
     data, missed = feedback(link), []
     for step in (1e-2, 1e-3):
         there = Q + step * direction
-        true = formulas.true_skew(p, Q, there, data)
-        missed.append(np.linalg.norm(true - formulas.first_order_skew(p, Q, there, data).total))
+        true = formulas.gradient(p, there, data) - formulas.gradient(p, Q, data)
+        scaling, shift = formulas.first_order_skew(p, Q, there, data)
+        missed.append(formulas.norm(true - scaling - shift))
     assert missed[0] / missed[1] == pytest.approx(100, rel=0.1)
 
 
 def test_the_calibration_is_what_the_buffers_first_step_does(client: Any) -> None:
     p, Q, _ = client
     data, rate = feedback("logistic"), 1e-6
-    W = formulas.buffer_step(p, Q, data, rate)
+    W = -rate * np.outer(formulas.slopes(p, Q, data)[0], p)  # Eq. 31 to first order
     change = formulas.gradient(p, Q + W, data) - formulas.gradient(p, Q, data)
-    expected = formulas.calibration(p, Q, data, rate)
-    np.testing.assert_allclose(expected.total, change, rtol=1e-4)
-    assert formulas.cosine(expected.shift, p) == pytest.approx(-1), "whatever the skew may be"
+    scaling, shift = formulas.calibration(p, Q, data, rate)
+    np.testing.assert_allclose(scaling + shift, change, rtol=1e-4)
+    assert formulas.cosine(shift, p) == pytest.approx(-1), "whatever the skew may be"
 
 
 def test_autograd_agrees_with_every_formula(client: Any) -> None:
@@ -102,7 +102,7 @@ def test_autograd_agrees_with_every_formula(client: Any) -> None:
     by_vector, by_items = torch.autograd.grad(torch_loss(vector, items), (vector, items))
     np.testing.assert_allclose(formulas.gradient(p, Q, data), by_vector, rtol=1e-10)
     np.testing.assert_allclose(
-        formulas.buffer_step(p, Q, data, rate), -rate * by_items.numpy(), rtol=1e-10
+        np.outer(formulas.slopes(p, Q, data)[0], p), by_items.numpy(), rtol=1e-10
     )
 
     def gradient_at(rows: Any) -> Any:
@@ -115,31 +115,41 @@ def test_autograd_agrees_with_every_formula(client: Any) -> None:
         (-rate * by_items, formulas.calibration(p, Q, data, rate)),
     ):
         _, derivative = torch.autograd.functional.jvp(gradient_at, items, towards)
-        np.testing.assert_allclose(formula.total, derivative.detach(), rtol=1e-9)
+        np.testing.assert_allclose(np.add(*formula), derivative.detach(), rtol=1e-9)
+
+
+def terms(items: list[int], delta: list[float], turn: list[float]) -> BoundTerms:
+    bounds = Bounds(0.5, 0.25, 0.5)
+    samples = np.ones(len(items))
+    return BoundTerms(np.array(items, np.int32), samples, np.array(delta), np.array(turn), bounds)
 
 
 def test_the_bound_is_the_sum_of_a_geometric_series() -> None:
-    first = (np.array([2.0, 0.0]), np.array([1.0, 3.0]))
-    bounds, count = Bounds(0.5, 0.25, 0.5), np.ones(2)
+    first = terms([3, 5], [2.0, 0.0], [1.0, 3.0])
     start = 0.1 * (0.5 * 2 + 0.25 * 4)
     for gamma in (0.5, 1.0, 2.0):
         wanted = start * (1 + gamma + gamma**2)
-        got = formulas.accumulated_bound(0.1, bounds, first, count, gamma, 3)
+        got = formulas.accumulated_bound(0.1, first.bounds, first, gamma, 3)
         assert got == pytest.approx(wanted)
-    assert formulas.accumulated_bound(0.1, bounds, first, count, 0.5) == pytest.approx(2 * start)
-    assert math.isinf(formulas.accumulated_bound(0.1, bounds, first, count, 1.0))
+    endless = formulas.accumulated_bound(0.1, first.bounds, first, 0.5)
+    assert endless == pytest.approx(2 * start)
+    assert math.isinf(formulas.accumulated_bound(0.1, first.bounds, first, 1.0))
 
 
 def test_the_printed_constant_does_not_bound_positives() -> None:
     data = Feedback(np.ones(2), np.ones(2))
-    found = formulas.largest_slopes(np.ones(1), np.array([[0.0], [1.0]]), data)
-    assert found.c1 == pytest.approx(0.5)
-    assert found.printed < 0
-    assert found.c2 == pytest.approx(0.25)
+    items, Q = np.arange(2, dtype=np.int32), np.array([[0.0], [1.0]])
+    found = formulas.bound_terms(items, np.ones(1), Q, Q - 2.0, data)
+    assert found.bounds.c1 == pytest.approx(0.5)
+    assert found.bounds.printed < 0
+    assert found.bounds.c2 == pytest.approx(0.25)
+    np.testing.assert_allclose(found.delta, [2, 2])
+    np.testing.assert_allclose(found.turn, [0, 2])
 
 
 def test_items_that_did_not_move_have_no_growth() -> None:
-    before, after = np.array([1.0, 0.0, 2.0]), np.array([3.0, 1.0, 1.0])
+    before = terms([1, 4, 5, 6], [1.0, 9.0, 0.0, 2.0], [0.0] * 4)
+    after = terms([1, 5, 6, 7], [3.0, 1.0, 1.0, 9.0], [0.0] * 4)
     np.testing.assert_allclose(formulas.growth(before, after), [3, 0.5])
 
 
@@ -153,7 +163,8 @@ def audits(tiny: Interactions) -> dict[str, dict[str, Any]]:
     trained = {"local_epochs": 2, "participation": 1.0}
     settings = {name: {"dim": 8} if name == "fedrefit" else trained for name in VARIANTS}
     return {
-        name: audit_skew(name, "demo", tiny, settings=settings[name], rounds=3) for name in VARIANTS
+        name: audit_skew(SkewSpec(name, rounds=3, settings=settings[name]), tiny)
+        for name in VARIANTS
     }
 
 
@@ -230,4 +241,4 @@ def test_the_command_keeps_rows_and_a_line_per_round_and_client(tmp_path: Path) 
 
 def test_an_unknown_variant_is_named(tiny: Interactions) -> None:
     with pytest.raises(UnskewError, match="ease"):
-        audit_skew("ease", "demo", tiny)
+        audit_skew(SkewSpec("ease"), tiny)

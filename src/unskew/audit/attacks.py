@@ -1,4 +1,4 @@
-"""Attacks of a curious server on the uploads it receives.
+"""Attacks of a curious server on the uploads it receives, and how well they do.
 
 An upload is D = Q_u - Q_g, one row per item. Rows that a client did not touch are zero. Where the
 score is an inner product, touched rows move along the client's own vector, positives one way and
@@ -11,22 +11,21 @@ Membership Inference Attack Against Federated Recommender Systems", WWW 2023. Th
 clients that it makes up, whose items it therefore knows, on each round's own download. It fits a
 logistic regression to their uploads and applies it to the real ones.
 
-Arrays have the client axis first: ``D`` is clients × items × width.
+Arrays have the client axis first: ``D`` is clients × items × width. Success is measured user by
+user, against the items that the user trained on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.audit.success import auc, mid_ranks
-from unskew.ragged import indptr_from_counts
+from unskew.engine import Devices, Transform, train_chunk
+from unskew.evaluation import Interval, mean_interval, wilson_interval
+from unskew.ragged import indptr_from_counts, owners, select
 from unskew.rng import Purpose, generator
 from unskew.types import Bool, Cohort, Float32, Float64, Int64, Method, Ragged, Upload
-
-Transform = Callable[[Upload, Cohort], Upload]
 
 LISTED_ROW = np.float32(1e-15)
 """Added to rows that were sent, so that a row of zeros still differs from one that was not sent."""
@@ -40,17 +39,24 @@ RIDGE = 1e-3
 """Penalty on the weights of the logistic regression, per sample."""
 MAX_NEWTON_STEPS = 12
 """Steps after which the logistic regression stops."""
+RECOVERED = 0.9
+"""A user counts as recovered if more than this share of the guessed items is right."""
 
 
 def dense_uploads(upload: Upload, clients: Int64, n_items: int) -> Float32:
     """Item tables that these clients (positions in the upload) sent; zero where a row was not."""
-    indptr, items, values = upload.rows
+    indptr, items, values = select(upload.rows, clients)
     D = np.zeros((len(clients), n_items, values.shape[1]), np.float32)
-    for at, client in enumerate(clients):
-        run = slice(indptr[client], indptr[client + 1])
-        D[at, items[run]] = values[run]
-        D[at, items[run], 0] += LISTED_ROW
+    D[owners(indptr), items] = values
+    D[owners(indptr), items, 0] += LISTED_ROW
     return D
+
+
+def item_matrix(lists: Ragged, n_items: int) -> Bool:
+    """Users × items: whether the user's list contains the item."""
+    found = np.zeros((len(lists.indptr) - 1, n_items), bool)
+    found[owners(lists.indptr), lists.items] = True
+    return found
 
 
 def support(D: Float32) -> Float64:
@@ -122,8 +128,8 @@ def auc_of_one(upload: Float32, owned: Bool) -> float:
     """AUC against one upload (items × width) of the better of support and direction, the two
     attacks that need nothing else."""
     D = upload[None]
-    scores = support(D)[0], direction(D, main_direction(D))[0]
-    return max(float(auc(mid_ranks(one), owned)) for one in scores)
+    scores = np.concatenate([support(D), direction(D, main_direction(D))])
+    return float(auc(mid_ranks(scores), owned[None]).max())
 
 
 class Classifier:
@@ -165,14 +171,21 @@ class Shadows:
     """(d) Clients that the server makes up and trains along, round by round.
 
     Their items are drawn by popularity, which is public, and their numbers of items from a common
-    range.
+    range. ``device`` transforms their uploads as real devices do, with noise of strength ``noise``.
     """
 
-    def __init__(self, method: Method, n_items: int, popularity: Int64, n_users: int, seed: int):
-        self._method, self._n_items = method, n_items
-        # Numbers beyond the federation's, so that no real client shares a random stream.
-        self._users = np.arange(n_users, n_users + SHADOW_CLIENTS)
+    def __init__(
+        self,
+        method: Method,
+        n_users: int,
+        popularity: Int64,
+        seed: int,
+        device: Transform | None,
+        noise: float,
+    ) -> None:
+        self._method, self._device, self._noise = method, device, noise
         self._draw = draw = generator(seed, Purpose.AUDIT_DATA, 2)
+        n_items = len(popularity)
         most = max(12, min(n_items // 5, 250))
         sizes = np.exp(draw.uniform(np.log(10), np.log(most), SHADOW_CLIENTS)).astype(int)
         share = (popularity + 0.5) / (n_users + 1.0)
@@ -183,32 +196,28 @@ class Shadows:
             np.sort(draw.choice(n_items, size, replace=False, p=chances)).astype(np.int32)
             for size in sizes
         ]
-        self._positives = Ragged(indptr_from_counts(sizes), np.concatenate(lists))
-        self._owned = np.zeros((SHADOW_CLIENTS, n_items), bool)
-        for at, items in enumerate(lists):
-            self._owned[at, items] = True
-        _, private = method.init(n_users + SHADOW_CLIENTS, n_items, seed)
-        self._private = type(private)(*(_last_users(leaf) for leaf in private))
+        items = Ragged(indptr_from_counts(sizes), np.concatenate(lists))
+        self._owned = item_matrix(items, n_items)
+        # Numbers beyond the federation's, so that no real client shares a random stream.
+        users = np.arange(n_users, n_users + SHADOW_CLIENTS)
+        self._cohort = Cohort(users, items, items, n_items, seed, 0)
+        server, private = method.init(n_users + SHADOW_CLIENTS, n_items, seed)
+        self._private = Devices(private, method.download(server)).take(users)
 
-    def learn(
-        self, download: Any, round: int, seed: int, device: Transform | None, noise: float
-    ) -> Classifier | None:
+    def learn(self, download: Any, round: int) -> Classifier | None:
         """Train the shadow clients for a round and fit a classifier to their uploads.
 
-        ``device`` transforms uploads as real devices do. None if nothing was uploaded.
+        None if nothing was uploaded.
         """
-        cohort = Cohort(self._users, self._positives, self._positives, self._n_items, seed, round)
-        private, upload, _ = self._method.local(download, self._private, cohort)
-        if device is not None:
-            upload = device(upload, cohort)
-        self._private = self._method.personalize(download, private, cohort)
+        cohort = self._cohort.at_round(round)
+        trained = train_chunk(self._method, download, self._private, cohort, self._device)
+        self._private, upload = trained.private, trained.upload
         sent = np.flatnonzero(upload.weight > 0)
         if len(sent) == 0:
             return None
-        D = dense_uploads(upload, sent, self._n_items)
-        vectors, owned = main_direction(D, noise), self._owned[sent]
-        along = direction(D, vectors)
-        aucs = [auc(mid_ranks(z), has) for z, has in zip(along, owned, strict=True)]
+        D = dense_uploads(upload, sent, cohort.n_items)
+        vectors, owned = main_direction(D, self._noise), self._owned[sent]
+        aucs = auc(mid_ranks(direction(D, vectors)), owned)
         side = 1.0 if np.mean(aucs) >= 0.5 else -1.0
         x = features(D, vectors)
         share = NEGATIVES_PER_POSITIVE * owned.mean() / (1 - owned.mean())
@@ -217,9 +226,113 @@ class Shadows:
         return Classifier(x[chosen], owned[chosen], prior[chosen], side)
 
 
-def _last_users(leaf: Any) -> Any:
-    """The part of a fresh private state that belongs to the shadow clients."""
-    if hasattr(leaf, "indptr"):
-        start = leaf.indptr[-SHADOW_CLIENTS - 1]
-        return type(leaf)(leaf.indptr[-SHADOW_CLIENTS - 1 :] - start, *leaf[1:])
-    return leaf[-SHADOW_CLIENTS:].copy()
+class Success(NamedTuple):
+    """Figures over the attacked users, each with its 95 % interval."""
+
+    auc: Interval
+    """Probability that an item of the user scores above one that is not; chance is 0.5."""
+    personal_auc: Interval
+    """Probability that an item of the user scores higher for this user than for a user without
+    it: what the server learns about this user, not about everybody. Chance is 0.5, and knowing
+    what is popular does not help."""
+    precision: Interval
+    """Share of right items among the n best-scored, where n is how many items the user has."""
+    recovered: Interval
+    """Share of users whose precision is above 90 %."""
+    heaviest: Interval
+    """Personal AUC of the tenth of users with most items, whose weight in a sum is largest."""
+    users: int
+
+    def to_json(self) -> dict[str, Any]:
+        figures = {name: _rounded(i) for name, i in zip(self._fields[:-1], self[:-1], strict=True)}
+        return figures | {"users": self.users}
+
+
+def measure(scores: Float64, owned: Bool, seed: int = 0) -> Success:
+    """Success of one attack. ``scores`` and ``owned`` are users × items; users without scores (NaN)
+    are left out."""
+    there = ~np.isnan(scores).any(axis=1)
+    scores, owned = scores[there], owned[there]
+    n = len(scores)
+    if n == 0:
+        nothing = mean_interval(np.zeros(0))
+        return Success(nothing, nothing, nothing, nothing, nothing, 0)
+    # Break ties at random, in the same way every time.
+    shuffled = generator(seed, Purpose.AUDIT_DATA, 1).permutation(scores.shape[1])
+    scores, owned = scores[:, shuffled], owned[:, shuffled]
+    ranks, precisions = mid_ranks(scores), _precisions(scores, owned)
+    personal = personal_auc(ranks, owned)
+    heavy = np.argsort(owned.sum(1), kind="stable")[-max(2, n // 10) :]
+    return Success(
+        _interval(auc(ranks, owned)),
+        _interval(personal),
+        _interval(precisions),
+        wilson_interval(int((precisions > RECOVERED).sum()), n),
+        _interval(personal[heavy]),
+        n,
+    )
+
+
+def owner_success(scores: Float64, items: Int64, owned: Bool) -> dict[str, Any]:
+    """Success against owners of a rare item, as JSON; the known item itself does not count.
+
+    ``scores`` and ``owned`` are clients × items, ``items`` is the rare item of each client.
+    """
+    others = np.arange(scores.shape[1]) != items[:, None]
+    scores, owned = (table[others].reshape(len(items), -1) for table in (scores, owned))
+    some = owned.any(1)
+    scores, owned = scores[some], owned[some]
+    return {
+        "auc": _rounded(_interval(auc(mid_ranks(scores), owned))),
+        "precision": _rounded(_interval(_precisions(scores, owned))),
+        "items": len(scores),
+    }
+
+
+def mid_ranks(scores: Float64) -> Float64:
+    """Ranks within each row, from 1 for the lowest score; equal scores share their mean rank."""
+    from scipy.stats import rankdata  # costs most of a second to import: only when needed
+
+    return np.asarray(rankdata(scores, axis=1), np.float64)
+
+
+def auc(ranks: Float64, owned: Bool) -> Float64:
+    """The Mann-Whitney statistic of each row of ranks; ties count half."""
+    n = owned.sum(1)
+    wins = np.where(owned, ranks, 0.0).sum(1) - n * (n + 1) / 2
+    return np.asarray(wins / (n * (ranks.shape[1] - n)), np.float64)
+
+
+def personal_auc(ranks: Float64, owned: Bool) -> Float64:
+    """For each user, how often it ranks its items higher than users do who lack them.
+
+    An owner beats as many non-owners as its place among all users is above its place among owners.
+    NaN for users without an item that some other user lacks.
+    """
+    lacking = (~owned).sum(0)
+    beaten = mid_ranks(ranks.T).T - mid_ranks(np.where(owned, ranks, np.inf).T).T
+    counts = owned & (lacking > 0)
+    with np.errstate(invalid="ignore"):
+        wins = np.where(counts, beaten / np.maximum(lacking, 1), 0.0).sum(1)
+        return np.asarray(wins / counts.sum(1), np.float64)
+
+
+def _rounded(interval: Interval) -> dict[str, float]:
+    """An interval as JSON, to four digits."""
+    return {name: round(value, 4) for name, value in interval._asdict().items()}
+
+
+def _interval(values: Float64) -> Interval:
+    """A 95 % interval of the mean over users; of zero width if all values are equal."""
+    known = values[~np.isnan(values)]
+    if len(known) and np.ptp(known) == 0:
+        return Interval(float(known[0]), float(known[0]), float(known[0]))
+    return mean_interval(values)
+
+
+def _precisions(scores: Float64, owned: Bool) -> Float64:
+    """For each row, the share of owned items among its n highest scores, n owned items in all."""
+    n = owned.sum(1)
+    best = np.argsort(-scores, axis=1, kind="stable")
+    hits = np.take_along_axis(owned, best, axis=1) & (np.arange(scores.shape[1]) < n[:, None])
+    return np.asarray(hits.sum(1) / n, np.float64)

@@ -14,7 +14,7 @@ import numpy as np
 from unskew.evaluation import Interval, wilson_interval
 from unskew.rng import Purpose, generator
 from unskew.runs import OnRound, RunSpec, run
-from unskew.types import Float64, Interactions
+from unskew.types import Interactions
 
 CANDIDATES = 99
 """Items without an interaction among which each held-out item is ranked."""
@@ -58,10 +58,9 @@ class LeakAudit(NamedTuple):
         }
 
 
-def random_interactions(
-    n_users: int = 600, n_items: int = 300, per_user: int = 20, seed: int = 0
-) -> Interactions:
-    """``per_user`` distinct items for every user, drawn uniformly, in random order of time."""
+def _random_interactions(seed: int) -> Interactions:
+    """Twenty distinct items for every user, drawn uniformly, in random order of time."""
+    n_users, n_items, per_user = 600, 300, 20
     random = generator(seed, Purpose.AUDIT_DATA)
     items = np.concatenate([random.permutation(n_items)[:per_user] for _ in range(n_users)])
     return Interactions(
@@ -75,11 +74,6 @@ def random_interactions(
     )
 
 
-def judge(hits: Float64, chance: float) -> LeakVerdict:
-    """Compare hits with chance; ``hits`` is 1 where a user's held-out item is in the top ten."""
-    return LeakVerdict(wilson_interval(int(hits.sum()), len(hits)), chance, len(hits))
-
-
 def audit_leak(
     method: str,
     settings: Mapping[str, Any],
@@ -89,8 +83,10 @@ def audit_leak(
 ) -> LeakAudit:
     """Train ``method`` on random interactions under ``protocol`` and judge its hit rates."""
     spec = RunSpec(method, settings, "random", protocol, (seed,))
-    finished = run(spec, random_interactions(seed=seed), on_round=on_round)
-    chance = 10 / (CANDIDATES + 1)
-    values = finished.outcomes[0].per_user
-    verdicts = [judge(values[round, "sampled"]["hr@10"], chance) for round in ("best", "last")]
+    finished = run(spec, _random_interactions(seed), on_round=on_round)
+    verdicts = []
+    for round in ("best", "last"):
+        hits = finished.outcomes[0].per_user[round, "sampled"]["hr@10"]
+        rate = wilson_interval(int(hits.sum()), len(hits))
+        verdicts.append(LeakVerdict(rate, 10 / (CANDIDATES + 1), len(hits)))
     return LeakAudit(protocol, *verdicts)

@@ -7,47 +7,29 @@ uploads and against sums (secure aggregation).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.audit.attacks import Shadows
-from unskew.audit.server import SPANS, CuriousServer, InvertDense
-from unskew.audit.success import measure, owner_success
+from unskew.audit.attacks import Shadows, item_matrix, measure, owner_success
+from unskew.audit.server import SPANS, CuriousServer
 from unskew.engine import Federation, State
 from unskew.evaluation import prepare
-from unskew.kernels.perceptron import score_mlp
 from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy
-from unskew.ragged import owners
+from unskew.ragged import owners, select
 from unskew.report import MISSING, Cell, Table
 from unskew.rng import Purpose, generator
 from unskew.runs import OnRound, RunSpec, noise_mechanism, privacy_account, private_uploads
-from unskew.types import (
-    Bool,
-    Float32,
-    Float64,
-    Int64,
-    Interactions,
-    Method,
-    Rows,
-    Split,
-    UnskewError,
-)
+from unskew.types import Bool, Float64, Int64, Interactions, Split, UnskewError
 
 Row = Mapping[str, Any]
 NOISES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 """The noise strengths of the paper."""
 TARGETS = 150
 """Users attacked by default; enough for intervals of a few thousandths."""
-
-
-def federated_methods() -> list[str]:
-    """Methods whose clients upload something."""
-    names = (name for name, method in METHODS.items() if method.aggregation != "central")
-    return [name for name in names if name != "local"]
 
 
 def audit_privacy(
@@ -62,32 +44,27 @@ def audit_privacy(
     if method.aggregation == "central":
         raise UnskewError(
             f"{spec.method} is not federated: its server has the interactions to begin with. "
-            f"Choose one of {', '.join(federated_methods())}."
+            "Choose a federated method, see `unskew methods`."
         )
     split, seed = prepare(interactions, spec.protocol), spec.seeds[0]
     mechanism = noise_mechanism(spec, split)
     noise = 0.0 if mechanism is None else mechanism.noise
     device, shadow_device = (private_uploads(spec, split, mechanism) for _ in range(2))
-    attacked = _choose_targets(split, targets, seed)
+    users = generator(seed, Purpose.AUDIT_DATA, 3).permutation(split.n_users)[:targets]
+    attacked = np.sort(users).astype(np.int64)
+    owned = item_matrix(select(split.seen, attacked), split.n_items)
     popularity = np.bincount(split.seen.items, minlength=split.n_items)
-    rare = _rarest_items(spec, popularity)
+    # The rarest items whose rows are sent.
+    least = 1 if spec.ldp is None else spec.ldp.least_users or 1
+    rare = np.flatnonzero(popularity == least)
     rounds = method.config.rounds
+    shadows = Shadows(method, split.n_users, popularity, seed, shadow_device, noise)
     plan = Federation(method, split, seed)
-    server = CuriousServer(
-        attacked,
-        split.n_items,
-        [plan.cohort_of(round) for round in range(1, rounds + 1)],
-        device=device,
-        shadow_device=shadow_device,
-        noise=noise,
-        shadows=Shadows(method, split.n_items, popularity, split.n_users, seed),
-        invert_dense=_network_inversion(method, split, seed),
-        rare=rare,
-    )
+    server = CuriousServer(plan, attacked, rare, shadows, device, noise)
     federation = Federation(method, split, seed, transform=server)
 
     def before_round(state: State) -> None:
-        server.begin_round(method.download(state.server), state.round + 1, seed)
+        server.begin_round(method.download(state.server), state.round + 1)
 
     def after_round(state: State, row: dict[str, Any]) -> None:
         server.end_round(state.round)
@@ -97,7 +74,6 @@ def audit_privacy(
             on_round(seed, row, rounds)
 
     state = federation.run(before_round=before_round, on_round=after_round)
-    owned = _owned_items(split, attacked)
     secure: dict[str, Any] = {
         "refused": f"{spec.method}'s server needs every upload by itself, not their sum"
     }
@@ -122,9 +98,7 @@ def audit_privacy(
         "items": split.n_items,
         "attacked": len(attacked),
         "quality": _quality(state),
-        "popularity_alone": measure(
-            np.tile(popularity.astype(np.float64), (len(attacked), 1)), owned
-        ).to_json(),
+        "popularity_alone": measure(_same_for_all(popularity, len(attacked)), owned).to_json(),
         "single_uploads": _measure_all(server.findings(secure=False), owned),
         "secure_aggregation": secure,
         **account,
@@ -153,23 +127,9 @@ def privacy_command(spec: RunSpec, users: int) -> str:
     return shlex.join(parts)
 
 
-def _choose_targets(split: Split, targets: int, seed: int) -> Int64:
-    users = generator(seed, Purpose.AUDIT_DATA, 3).permutation(split.n_users)[:targets]
-    return np.sort(users).astype(np.int64)
-
-
-def _owned_items(split: Split, users: Int64) -> Bool:
-    """Users × items: whether the user trained on the item."""
-    owned = np.zeros((len(users), split.n_items), bool)
-    for at, user in enumerate(users):
-        owned[at, split.seen.of(int(user))] = True
-    return owned
-
-
-def _rarest_items(spec: RunSpec, popularity: Int64) -> Int64:
-    """Items with exactly the least number of users whose rows are sent (1 unless asked)."""
-    least = 1 if spec.ldp is None else spec.ldp.least_users or 1
-    return np.flatnonzero(popularity == least)
+def _same_for_all(popularity: Int64, n_users: int) -> Float64:
+    """Item scores, one row per user, that are the popularity of the item."""
+    return np.tile(popularity.astype(np.float64), (n_users, 1))
 
 
 def _attack_owners(
@@ -178,13 +138,13 @@ def _attack_owners(
     """Success of sums against clients who are known to have a rare item; popularity beside it."""
     known = np.flatnonzero(np.isin(split.seen.items, rare))
     items, users = split.seen.items[known].astype(np.int64), owners(split.seen.indptr)[known]
-    owned = _owned_items(split, users)
-    by_popularity = np.tile(popularity.astype(np.float64), (len(items), 1))
+    owned = item_matrix(select(split.seen, users), split.n_items)
     scores = server.owners[np.searchsorted(rare, items)]
+    by_popularity = owner_success(_same_for_all(popularity, len(items)), items, owned)
     return owner_success(scores, items, owned) | {
         "users_of_an_item": int(popularity[rare[0]]),
         "owners": len(np.unique(users)),
-        "popularity_alone": owner_success(by_popularity, items, owned)["auc"],
+        "popularity_alone": by_popularity["auc"],
     }
 
 
@@ -193,26 +153,6 @@ def _measure_all(findings: Mapping[tuple[str, str], Float64], owned: Bool) -> di
     for (attack, span), scores in findings.items():
         found.setdefault(span, {})[attack] = measure(scores, owned).to_json()
     return found
-
-
-def _network_inversion(method: Method, split: Split, seed: int) -> InvertDense | None:
-    """(e) For a shared network (FedNCF): how much a client's upload makes it favour each item, for
-    the user vector that every device started with. None without a network."""
-    server, private = method.init(1, split.n_items, seed)
-    if not hasattr(server, "mlp"):
-        return None
-
-    def scores(download: Any, dense: Float32) -> Float64:
-        n = len(dense)
-        p = np.repeat(private.p[:1], n, axis=0)
-        none = Rows.empty(n, download.Q.shape[1])
-        after, before = (
-            score_mlp(download.Q, p, np.ascontiguousarray(mlp), none)
-            for mlp in (download.mlp + dense, np.tile(download.mlp, (n, 1)))
-        )
-        return (after - before).astype(np.float64)
-
-    return scores
 
 
 def _quality(state: State) -> dict[str, float]:
@@ -225,56 +165,54 @@ def _quality(state: State) -> dict[str, float]:
     return {"best_round": state.best_round, **figures}
 
 
-def strongest_attack(
-    view: Row, span: str, figure: str = "personal_auc"
-) -> tuple[str, dict[str, Any]] | None:
-    """The attack with the highest ``figure`` (then the highest AUC), and its figures.
+def strongest_attack(view: Row, span: str, figure: str = "personal_auc") -> dict[str, Any]:
+    """Figures of the attack with the highest ``figure`` (then the highest AUC); ``by`` is its name.
 
-    ``view`` is a row's ``single_uploads`` or ``secure_aggregation``. None if there is no attack.
+    ``view`` is a row's ``single_uploads`` or ``secure_aggregation``. Empty if there is no attack.
     """
-    attacks = {name: found for name, found in view.get(span, {}).items() if found["users"]}
-    if not attacks:
-        return None
-    name = max(attacks, key=lambda a: (attacks[a][figure]["mean"], attacks[a]["auc"]["mean"]))
-    return name, attacks[name]
+    attacks = [{"by": name, **found} for name, found in view.get(span, {}).items()]
+    return max(
+        (attack for attack in attacks if attack["users"]),
+        key=lambda attack: (attack[figure]["mean"], attack["auc"]["mean"]),
+        default={},
+    )
 
 
-SINGLE_HEADS = (
+_SINGLE_COLUMNS = (
     *("method", "λ", "NDCG@10", "one upload: AUC", "precision", "recovered"),
     *("whole run: AUC", "by", "precision", "recovered"),
 )
-SUM_HEADS = (
+_SUM_COLUMNS = (
     *("method", "λ", "one round: personal AUC", "AUC", "whole run: personal AUC", "by"),
     *("of the heaviest tenth", "AUC", "owner of a rare item: AUC", "precision"),
 )
 
 
-def single_cells(row: Row) -> list[Cell]:
-    """Figures of a row against single uploads, in the order of ``SINGLE_HEADS``."""
+def _single_cells(row: Row) -> list[Cell]:
+    """Figures of a row against single uploads, in the order of ``_SINGLE_COLUMNS``."""
     one, whole = (strongest_attack(row["single_uploads"], span, "auc") for span in SPANS)
-    figures = [
-        [_interval_cell(found and found[1][name]) for name in ("auc", "precision", "recovered")]
-        for found in (one, whole)
+    return [
+        *_name_cells(row),
+        Cell.number(row["quality"]["best_ndcg@10"]),
+        *_figure_cells(one, "auc", "precision", "recovered"),
+        *_figure_cells(whole, "auc", "by", "precision", "recovered"),
     ]
-    figures[1].insert(1, _attack_cell(whole))
-    quality = Cell.number(row["quality"]["best_ndcg@10"])
-    return [*_name_cells(row), quality, *figures[0], *figures[1]]
 
 
-def sum_cells(row: Row) -> list[Cell]:
-    """Figures of a row against sums, in the order of ``SUM_HEADS``. Personal AUC and AUC are each
-    by the attack that has most of it."""
+def _sum_cells(row: Row) -> list[Cell]:
+    """Figures of a row against sums, in the order of ``_SUM_COLUMNS``. Personal AUC and AUC are
+    each by the attack that has most of it."""
     view = row["secure_aggregation"]
-    cells = _name_cells(row)
-    for span in SPANS:
-        personal, plain = (strongest_attack(view, span, name) for name in ("personal_auc", "auc"))
-        cells.append(_interval_cell(personal and personal[1]["personal_auc"]))
-        if span == SPANS[1]:
-            cells.append(_attack_cell(personal))
-            cells.append(_interval_cell(personal and personal[1].get("heaviest")))
-        cells.append(_interval_cell(plain and plain[1]["auc"]))
-    rare = view.get("rare_items", {})
-    return [*cells, *(_interval_cell(rare.get(name)) for name in ("auc", "precision"))]
+    one, whole = (strongest_attack(view, span) for span in SPANS)
+    one_plain, whole_plain = (strongest_attack(view, span, "auc") for span in SPANS)
+    return [
+        *_name_cells(row),
+        *_figure_cells(one, "personal_auc"),
+        *_figure_cells(one_plain, "auc"),
+        *_figure_cells(whole, "personal_auc", "by", "heaviest"),
+        *_figure_cells(whole_plain, "auc"),
+        *_figure_cells(view.get("rare_items", {}), "auc", "precision"),
+    ]
 
 
 def _name_cells(row: Row) -> list[Cell]:
@@ -288,25 +226,25 @@ def _name_cells(row: Row) -> list[Cell]:
     return [Cell(name, name), Cell(noise, row["noise"])]
 
 
-def _attack_cell(found: tuple[str, dict[str, Any]] | None) -> Cell:
-    return Cell(found[0], found[0]) if found else Cell(MISSING)
-
-
-def _interval_cell(figure: Mapping[str, float] | None) -> Cell:
-    if figure is None:
-        return Cell(MISSING)
-    interval = f"[{figure['low']:.3f}, {figure['high']:.3f}]"
-    return Cell(f"{figure['mean']:.3f}", figure["mean"], interval)
+def _figure_cells(found: Row, *names: str) -> Iterator[Cell]:
+    """Cells of some figures of an attack: its name, or a mean with its interval."""
+    for name in names:
+        figure = found.get(name)
+        if figure is None or isinstance(figure, str):
+            yield Cell(figure or MISSING, figure)
+        else:
+            interval = f"[{figure['low']:.3f}, {figure['high']:.3f}]"
+            yield Cell(f"{figure['mean']:.3f}", figure["mean"], interval)
 
 
 def privacy_tables(rows: Sequence[Row]) -> list[Table]:
     """Tables of attack success when the server sees every upload, and when it sees sums."""
     ordered = in_table_order(rows)
-    sums = [sum_cells(row) for row in ordered if "refused" not in row["secure_aggregation"]]
-    singles = [single_cells(row) for row in ordered]
+    sums = [_sum_cells(row) for row in ordered if "refused" not in row["secure_aggregation"]]
+    singles = [_single_cells(row) for row in ordered]
     return [
-        Table.of(SINGLE_HEADS, singles, about="The server sees every upload:"),
-        Table.of(SUM_HEADS, sums, about="Under secure aggregation it sees sums alone:"),
+        Table.of(_SINGLE_COLUMNS, singles, about="The server sees every upload:"),
+        Table.of(_SUM_COLUMNS, sums, about="Under secure aggregation it sees sums alone:"),
     ]
 
 
@@ -346,8 +284,8 @@ def trade_offs(rows: Sequence[Row], view: str) -> dict[str, list[TradeOff]]:
         if ldp.get("clip") or ldp.get("least_users"):
             continue
         found = strongest_attack(row[view], SPANS[1])
-        if found is not None and row["settings"].get("participation") is None:
-            success = found[1]["personal_auc"]["mean"]
-            point = TradeOff(success, row["quality"]["best_ndcg@10"], row["noise"])
+        if found and row["settings"].get("participation") is None:
+            quality = row["quality"]["best_ndcg@10"]
+            point = TradeOff(found["personal_auc"]["mean"], quality, row["noise"])
             points.setdefault(row["method"], []).append(point)
     return points

@@ -13,7 +13,8 @@ of the sum is then about the few clients who have it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ import numpy as np
 from unskew.audit.attacks import (
     Classifier,
     Shadows,
-    Transform,
     dense_uploads,
     direction,
     features,
@@ -31,78 +31,74 @@ from unskew.audit.attacks import (
     presence,
     support,
 )
+from unskew.engine import Devices, Federation, Transform
 from unskew.kernels import empty_sum, fold
 from unskew.types import Cohort, Float32, Float64, Int64, Upload, UploadSum
 
 SPANS = ("one round", "whole run")
 """The uploads an attack uses: a client's latest, or all of them."""
-InvertDense = Callable[[Any, Float32], Float64]
-"""From the download and clients' dense parts to item scores: how much each client's upload makes
-the shared network favour an item."""
 
 
 class CuriousServer:
-    """A transform for the engine that passes uploads on unchanged and remembers them."""
+    """A transform for the engine that passes uploads on unchanged and remembers them.
+
+    ``plan`` is the federation that it watches, ``targets`` are the attacked users, ``rare`` are
+    items of few clients who are known to have them. ``device`` transforms uploads before they
+    arrive, with noise of strength ``noise``.
+    """
 
     def __init__(
         self,
+        plan: Federation,
         targets: Int64,
-        n_items: int,
-        cohorts: Sequence[Int64],
-        *,
+        rare: Int64,
+        shadows: Shadows,
         device: Transform | None = None,
-        shadow_device: Transform | None = None,
         noise: float = 0.0,
-        shadows: Shadows | None = None,
-        invert_dense: InvertDense | None = None,
-        rare: Int64 | None = None,
     ) -> None:
-        """``targets`` are the attacked users, ``cohorts`` the users of each round, ``rare`` items
-        of few clients who are known to have them."""
-        self._targets, self._n_items = targets, n_items
-        self._device, self._noise, self._shadows = device, noise, shadows
-        self._shadow_device, self._invert_dense = shadow_device, invert_dense
-        self._rare = np.zeros(0, np.int64) if rare is None else rare
-        self.owners = np.zeros((len(self._rare), n_items))
+        self._method, self._n_items = plan.method, plan.split.n_items
+        self._targets, self._rare, self._shadows = targets, rare, shadows
+        self._device, self._noise = device, noise
+        server, private = plan.method.init(1, self._n_items, plan.seed)
+        self._fresh = Devices(private, plan.method.download(server))
+        rounds = range(1, plan.method.config.rounds + 1)
+        self._contrasts = _contrasts(targets, [plan.cohort_of(round) for round in rounds])
+        self.owners = np.zeros((len(rare), self._n_items))
         """Item scores by the row of each rare item in the sums."""
-        self._contrasts = _contrasts(targets, cohorts)
+        table = (len(targets), self._n_items)
         # Single uploads. Sums are by width: a method may send rows of another width later on.
-        self._latest: dict[str, Float64] = {}
-        self._totals: dict[str, Float64] = {}
+        self._latest = defaultdict[str, Float64](lambda: np.full(table, np.nan))
+        self._totals = defaultdict[str, Float64](lambda: np.zeros(table))
         self._upload_sums: dict[int, Float32] = {}
         self._upload_counts = np.zeros(len(targets), np.int64)
         self._prior_weights: list[float] = []
-        self._side = 0.0
+        self._sides = 0.0
         # Sums over cohorts.
-        self._latest_of_sum: dict[str, Float64] = {}
+        self._latest_of_sum = defaultdict[str, Float64](lambda: np.full(table, np.nan))
         self._contrast_sums: dict[int, Float32] = {}
-        self._moves: dict[int, list[tuple[int, Float64]]] = {}
-        self._axis: dict[int, Float64] = {}
-        self._axis_sign: dict[int, float] = {}
+        self._moves = defaultdict[int, list[tuple[int, Float64, Float64]]](list)
+        """By width: the round, the sum's main direction, and each item's coordinate along it."""
         # The round at hand.
         self._classifier: Classifier | None = None
+        self._side = 1.0
         self._total: UploadSum | None = None
         self._download: Any = None
 
-    def begin_round(self, download: Any, round: int, seed: int) -> None:
+    def begin_round(self, download: Any, round: int) -> None:
         """Note what is sent out, and train the shadow clients on it."""
         self._download, self._total = download, None
-        if self._shadows is not None:
-            self._classifier = self._shadows.learn(
-                download, round, seed, self._shadow_device, self._noise
-            )
+        self._classifier = self._shadows.learn(download, round)
+        self._side = 1.0 if self._classifier is None else self._classifier.side
 
     def __call__(self, upload: Upload, cohort: Cohort) -> Upload:
         sent = upload if self._device is None else self._device(upload, cohort)
         total = empty_sum(self._n_items, sent) if self._total is None else self._total
         self._total = fold(total, sent)
-        place = np.searchsorted(self._targets, cohort.users)
-        place[place == len(self._targets)] = 0
-        chosen = (self._targets[place] == cohort.users) & (sent.weight > 0)
-        clients = np.flatnonzero(chosen)
-        if len(clients):
-            D = dense_uploads(sent, clients, self._n_items)
-            self._attack_uploads(place[clients], D, sent.dense[clients])
+        _, places, clients = np.intersect1d(self._targets, cohort.users, True, True)
+        some = sent.weight[clients] > 0
+        if some.any():
+            D = dense_uploads(sent, clients[some], self._n_items)
+            self._attack_uploads(places[some], D, sent.dense[clients[some]])
         return sent
 
     def end_round(self, round: int) -> None:
@@ -110,19 +106,18 @@ class CuriousServer:
         if self._total is None or self._total.weight == 0:
             return
         mean = (self._total.rows / self._total.weight).astype(np.float32)[None]
-        side = 1.0 if self._classifier is None else self._classifier.side
-        vector = main_direction(mean, 0.0) * side
-        scores = {"support": support(mean)[0], "direction": direction(mean, vector)[0]}
+        vector = main_direction(mean) * self._side
         there = self._contrasts[round - 1] > 0
-        for name, values in scores.items():
-            self._store(self._latest_of_sum, name, np.flatnonzero(there), values)
+        self._latest_of_sum["support"][there] = support(mean)[0]
+        self._latest_of_sum["direction"][there] = direction(mean, vector)[0]
         # Sums shrink as training goes on: put each on the same scale.
         unit = mean[0] / (np.sqrt((mean**2).sum()) + 1e-30)
         weights = self._contrasts[round - 1][:, None, None].astype(np.float32)
         self._sums_of_width(self._contrast_sums, unit.shape[1])[:] += weights * unit
-        self._note_moves(round, unit.astype(np.float64), vector[0])
-        table = getattr(self._download, "Q", getattr(self._download, "U", None))
-        if table is not None and 0 <= unit.shape[1] - table.shape[1] <= 1:
+        move = unit.astype(np.float64) @ vector[0]
+        self._moves[unit.shape[1]].append((round, vector[0], move))
+        table = self._method.item_table(self._download)
+        if 0 <= unit.shape[1] - table.shape[1] <= 1:
             for at, item in enumerate(self._rare):
                 self.owners[at] += owner_scores(self._total.rows[item], table)
 
@@ -130,83 +125,76 @@ class CuriousServer:
         """Scores (targets × items) by attack and span, of single uploads or (secure) of sums."""
         latest = self._latest_of_sum if secure else self._latest
         found = {(name, SPANS[0]): scores for name, scores in latest.items()}
-        sign = 1.0 if self._side >= 0 else -1.0
+        sign = 1.0 if self._sides >= 0 else -1.0
+        whole: dict[str, Float64] = {}
         if secure and self._contrast_sums:
             sums = list(self._contrast_sums.values())
-            along = _combine(direction(one, main_direction(one, 0.0)) for one in sums)
-            found["support", SPANS[1]] = _combine(support(one) for one in sums)
-            found["direction", SPANS[1]] = along * sign
-            found["presence", SPANS[1]] = self._presence_scores()
+            whole["support"] = _combine(support(one) for one in sums)
+            whole["direction"] = sign * _combine(
+                direction(one, main_direction(one)) for one in sums
+            )
+            whole["presence"] = _combine(map(self._presence_scores, self._moves))
         if not secure and self._upload_sums:
-            silent = self._upload_counts == 0
-            noise = self._noise * float(np.sqrt(np.maximum(self._upload_counts, 1).mean()))
             sums = list(self._upload_sums.values())
+            noise = self._noise * float(np.sqrt(np.maximum(self._upload_counts, 1).mean()))
             along = _combine(direction(one, main_direction(one, noise)) for one in sums)
-            totals = {**self._totals, "direction": along * sign}
-            if self._shadows is not None and "shadow" in totals:
-                prior = float(np.mean(self._prior_weights)) * self._shadows.prior
-                totals["shadow"] = totals["shadow"] + prior
-            for name, scores in totals.items():
-                scores[silent] = np.nan
-                found[name, SPANS[1]] = scores
-        return found
+            whole = {**self._totals, "direction": sign * along}
+            if self._prior_weights:
+                whole["shadow"] += float(np.mean(self._prior_weights)) * self._shadows.prior
+            for scores in whole.values():
+                scores[self._upload_counts == 0] = np.nan
+        return found | {(name, SPANS[1]): scores for name, scores in whole.items()}
 
     def _attack_uploads(self, targets: Int64, D: Float32, dense: Float32) -> None:
         found = main_direction(D, self._noise)
-        side = 1.0 if self._classifier is None else self._classifier.side
-        self._side += side
-        vectors = found * side
+        self._sides += self._side
+        vectors = found * self._side
         scores = {"support": support(D), "direction": direction(D, vectors)}
         totals = {"support": scores["support"] ** 2}
-        Q = getattr(self._download, "Q", None)
-        if Q is not None and Q.shape == D.shape[1:]:
-            scores["inversion"] = totals["inversion"] = inversion(D, vectors, Q)
-        if self._invert_dense is not None and dense.shape[1]:
-            scores["dense"] = totals["dense"] = self._invert_dense(self._download, dense)
-        if self._classifier is not None and self._shadows is not None:
+        table = self._method.item_table(self._download)
+        if table.shape == D.shape[1:]:
+            scores["inversion"] = totals["inversion"] = inversion(D, vectors, table)
+        favoured = self._network_inversion(dense)
+        if favoured is not None:
+            scores["dense"] = totals["dense"] = favoured
+        if self._classifier is not None:
             totals["shadow"] = self._classifier.log_odds(features(D, found))
             prior = self._classifier.prior_weight * self._shadows.prior
             scores["shadow"] = totals["shadow"] + prior
             self._prior_weights.append(self._classifier.prior_weight)
         for name, values in scores.items():
-            self._store(self._latest, name, targets, values)
+            self._latest[name][targets] = values
         for name, values in totals.items():
-            if name not in self._totals:
-                self._totals[name] = np.zeros((len(self._targets), self._n_items))
             self._totals[name][targets] += values
         self._sums_of_width(self._upload_sums, D.shape[2])[targets] += D
         self._upload_counts[targets] += 1
 
-    def _note_moves(self, round: int, unit: Float64, vector: Float64) -> None:
-        """Note how far each item moved along the sum's main direction.
+    def _network_inversion(self, dense: Float32) -> Float64 | None:
+        """(e) How much a client's upload makes a shared network favour each item, for the user
+        vector that every device started with. None for methods without a shared network."""
+        fresh = self._fresh.take(np.zeros(len(dense), np.int64))
+        before, after = (
+            self._method.score_dense(self._download, fresh, change)
+            for change in (np.zeros_like(dense), dense)
+        )
+        return None if before is None or after is None else (after - before).astype(np.float64)
 
-        The direction changes little between rounds; which of its ends belongs to positives is
-        decided over all rounds.
+    def _presence_scores(self, width: int) -> Float64:
+        """Which items move along the main direction of sums of this width when a client is there.
+
+        The direction changes little between rounds, but its sign is arbitrary: turn each to the
+        side of the one before, and all to the side that most rounds had for positives.
         """
-        width = unit.shape[1]
-        axis = vector if vector @ self._axis.get(width, vector) >= 0 else -vector
-        self._axis[width] = axis
-        self._axis_sign[width] = self._axis_sign.get(width, 0.0) + float(np.sign(axis @ vector))
-        self._moves.setdefault(width, []).append((round, unit @ axis))
-
-    def _presence_scores(self) -> Float64:
-        parts = []
-        for width, noted in self._moves.items():
-            rounds = [round - 1 for round, _ in noted]
-            moves = np.stack([move for _, move in noted])
-            signed = moves if self._axis_sign[width] >= 0 else -moves
-            parts.append(presence(signed, self._contrasts[rounds] > 0))
-        return _combine(parts)
+        rounds, vectors, moves = map(np.array, zip(*self._moves[width], strict=True))
+        same_side = np.einsum("td,td->t", vectors[1:], vectors[:-1]) >= 0
+        signs = np.cumprod([1.0, *np.where(same_side, 1.0, -1.0)])
+        signs *= 1.0 if signs.sum() >= 0 else -1.0
+        return presence(signs[:, None] * moves, self._contrasts[rounds - 1] > 0)
 
     def _sums_of_width(self, sums: dict[int, Float32], width: int) -> Float32:
         if width not in sums:
             sums[width] = np.zeros((len(self._targets), self._n_items, width), np.float32)
         return sums[width]
-
-    def _store(self, into: dict[str, Float64], name: str, targets: Int64, values: Float64) -> None:
-        if name not in into:
-            into[name] = np.full((len(self._targets), self._n_items), np.nan)
-        into[name][targets] = values
 
 
 def _combine(parts: Iterable[Float64]) -> Float64:

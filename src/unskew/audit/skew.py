@@ -2,52 +2,70 @@
 
 After round t a client has p^(t) and its own items Q_u^(t). The server then makes Q_g^(t), which
 replaces them. Both gradients are taken on the samples D_u of round t and compared with the paper's
-formulas (:mod:`unskew.audit.skew_formulas`).
+formulas (:mod:`unskew.audit.skew_formulas`). Results are a row as JSON, a table, and sentences.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from unskew.audit import skew_formulas as formulas
-from unskew.audit.skew_formulas import Bounds, Feedback
-from unskew.engine import Federation
+from unskew.audit.skew_formulas import Feedback, History, norm
+from unskew.engine import Federation, State
 from unskew.evaluation import prepare
 from unskew.kernels import draw_samples, gather, overlay
-from unskew.runs import RunSpec
-from unskew.types import Bool, Cohort, Float64, Int32, Interactions, Method, UnskewError
+from unskew.methods import create, parse_settings
+from unskew.report import Table
+from unskew.types import Cohort, Float64, Int32, Interactions, Method, UnskewError
 
 Row = dict[str, Any]
 
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "fedmf": ("fedmf", {}),
-    "af": ("fedmf-af", {}),
-    "cf": ("pfedclr", {"buffer": "full"}),
-    "clr": ("pfedclr", {}),
-    "fedrefit": ("fedrefit", {}),
+
+class Variant(NamedTuple):
+    """A method whose skew can be measured."""
+
+    method: str
+    settings: dict[str, Any]
+    solved: bool = False
+    """True if a user vector is the exact optimum for its items, not trained by gradient steps."""
+
+
+VARIANTS = {
+    "fedmf": Variant("fedmf", {}),
+    "af": Variant("fedmf-af", {}),
+    "cf": Variant("pfedclr", {"buffer": "full"}),
+    "clr": Variant("pfedclr", {}),
+    "fedrefit": Variant("fedrefit", {}, solved=True),
 }
-"""Method and settings of the paper's backbone, its ablations, and FedRefit."""
+"""The paper's backbone, its ablations, and FedRefit."""
 
 
-def skew_command(
-    name: str,
-    data: str,
-    protocol: str,
-    rounds: int,
-    clients: int,
-    seed: int,
-    settings: Mapping[str, Any] | None = None,
-) -> str:
-    """The command that makes the row of one variant."""
-    words = ["unskew", "audit", "skew", "--methods", name, "--data", data, "--protocol", protocol]
-    words += ["--rounds", str(rounds), "--clients", str(clients), "--seed", str(seed)]
-    return shlex.join(
-        [*words, *(f"--set={key}={value}" for key, value in (settings or {}).items())]
-    )
+class SkewSpec(NamedTuple):
+    """What is measured: a variant with its settings, on a data source under a protocol."""
+
+    variant: str
+    data: str = "demo"
+    protocol: str = "leak-free"
+    rounds: int = 20
+    clients: int = 200
+    """Maximum number of clients that are measured."""
+    seed: int = 0
+    settings: Mapping[str, Any] = {}
+
+    @property
+    def command(self) -> str:
+        """The command that makes the row of this variant."""
+        given = {"methods": self.variant} | self._asdict()
+        words = ["methods", "data", "protocol", "rounds", "clients", "seed"]
+        options = [part for word in words for part in (f"--{word}", str(given[word]))]
+        changed = [f"--set={key}={value}" for key, value in self.settings.items()]
+        return shlex.join(["unskew", "audit", "skew", *options, *changed])
 
 
 class Client(NamedTuple):
@@ -57,17 +75,18 @@ class Client(NamedTuple):
     items: Int32
     p: Float64
     local: Float64
+    """The client's own items."""
     shared: Float64
-    """The client's own items, and the aggregated items that replace them."""
+    """The aggregated items that replace them."""
     feedback: Feedback
     answer: tuple[Float64, Float64]
     """Vector and items in use with the new items: the buffer added, or p solved anew."""
     used: tuple[Float64, Feedback]
     """The items that the vector was trained against, and the samples."""
-    buffered: bool
-    rate: float | None
-    """Learning rate of the vector (eta); None if the vector is solved for."""
-    buffer_rate: float
+    rate: float = 1.0
+    """Learning rate of the vector (eta); 1 if the vector is solved for."""
+    buffer_rate: float | None = None
+    """Learning rate of the buffer; None without a buffer."""
 
 
 def trained_clients(
@@ -81,30 +100,15 @@ def trained_clients(
     at = samples.row + np.repeat(touched.indptr[:-1], samples.counts())
     count = np.bincount(at, minlength=len(touched.items)).astype(np.float64)
     label = np.bincount(at, samples.label, len(touched.items)).astype(np.float64)
-    buffered = hasattr(private, "A")  # AF's matrix is for scoring only
-    A = np.zeros((len(local), 0))
-    if buffered:
-        empty = np.zeros((len(local), private.A.values.shape[1]), np.float32)
-        A = overlay(empty, touched, private.A).astype(np.float64)
+    buffer = method.item_buffer(private, touched)
+    W = np.zeros_like(local) if buffer is None else buffer.astype(np.float64)
+    rates = (c.learning_rate, None if buffer is None else c.buffer_rate)
     for i, user in enumerate(cohort.users):
         own = slice(touched.indptr[i], touched.indptr[i + 1])
         p, feedback = private.p[i].astype(np.float64), Feedback(count[own], label[own])
-        W: Any = 0.0
-        if buffered:
-            W = A[own] @ private.B[i].astype(np.float64) if private.B.shape[1] else A[own]
-        yield Client(
-            int(user),
-            touched.items[own],
-            p,
-            local[own],
-            shared[own],
-            feedback,
-            (p, shared[own] + W),
-            (local[own] + W, feedback),
-            buffered,
-            c.learning_rate,
-            getattr(c, "buffer_rate", c.learning_rate),
-        )
+        answer, used = (p, shared[own] + W[own]), (local[own] + W[own], feedback)
+        items = (local[own], shared[own])
+        yield Client(int(user), touched.items[own], p, *items, feedback, answer, used, *rates)
 
 
 def solved_clients(
@@ -126,153 +130,139 @@ def solved_clients(
     for i, user in enumerate(cohort.users):
         p, x = private.p[i, :d].astype(np.float64), feedback(i, after.users)
         answer, used = (again[i, :d], shared), (local, feedback(i, before.users))
-        yield Client(int(user), items, p, local, shared, x, answer, used, False, None, 0.0)
-
-
-class History:
-    """Sums over the rounds of a client so far."""
-
-    def __init__(self, client: Client, size: tuple[Float64, Float64]) -> None:
-        self.first, self.first_items, self.count = size, client.items, client.feedback.samples
-        self.items, self.size = client.items, size
-        self.growth: list[Float64] = []
-        self.beyond: list[Bool] = []
-        self.bounds = Bounds(0.0, 0.0, -np.inf)
-        self.sums = np.zeros(2)
-        self.rounds = 0
-        self.true, self.formula, self.left = np.zeros((3, len(client.p)))
-
-    def add(self, client: Client, size: tuple[Float64, Float64]) -> None:
-        if self.rounds:
-            _, before, now = np.intersect1d(self.items, client.items, True, True)
-            self.growth.append(formulas.growth(self.size[0][before], size[0][now]))
-            _, before, now = np.intersect1d(self.first_items, client.items, True, True)
-            self.beyond.append(size[1][now] > self.first[1][before])
-        if client.rate is not None:
-            found = formulas.largest_slopes(client.p, client.local, client.feedback)
-            self.bounds = self.bounds.widen(found)
-        self.sums += [float(client.feedback.samples @ part) for part in size]
-        self.items, self.size, self.rounds = client.items, size, self.rounds + 1
+        yield Client(int(user), items, p, local, shared, x, answer, used)
 
 
 def audit_skew(
-    name: str,
-    data: str,
+    spec: SkewSpec,
     interactions: Interactions,
-    *,
-    protocol: str = "leak-free",
-    settings: dict[str, Any] | None = None,
-    rounds: int = 20,
-    clients: int = 200,
-    seed: int = 0,
     on_round: Callable[[str, Row], None] | None = None,
     on_client: Callable[[Row], None] | None = None,
 ) -> Row:
-    """Train a variant and measure the skew of up to ``clients`` clients in all their rounds.
+    """Train a variant and measure the skew of some clients in all their rounds.
 
     Returns a row as JSON: figures over all clients and rounds, and round by round.
     """
+    name = spec.variant
     if name not in VARIANTS:
         raise UnskewError(f'There is no skew to measure of "{name}"; give {", ".join(VARIANTS)}.')
-    method_name, own = VARIANTS[name]
-    known = own | (settings or {})
-    if name == "fedrefit":  # afterwards its items stand still
-        rounds = min(rounds, RunSpec(method_name, known).build().config.space_rounds)
-    spec = RunSpec(method_name, {**known, "rounds": rounds}, data, protocol, (seed,))
-    method, split = spec.build(), prepare(interactions, protocol)
-    federation = Federation(method, split, seed)
-    state = federation.start()
-    watched = np.unique(np.linspace(0, split.n_users - 1, clients).astype(np.int64))
+    variant = VARIANTS[name]
+    given = {**variant.settings, **spec.settings, "rounds": spec.rounds}
+    settings = parse_settings(variant.method, given)
+    if variant.solved:  # afterwards its items stand still
+        space_rounds = create(variant.method, **settings).config.space_rounds
+        settings["rounds"] = min(spec.rounds, space_rounds)
+    method, split = create(variant.method, **settings), prepare(interactions, spec.protocol)
+    federation = Federation(method, split, spec.seed)
+    read = solved_clients if variant.solved else trained_clients
+    watched = np.unique(np.linspace(0, split.n_users - 1, spec.clients).astype(np.int64))
     histories: dict[int, History] = {}
+    downloads: list[Any] = []
     every: list[Row] = []
     each_round: list[Row] = []
-    for round in range(1, rounds + 1):
-        before = method.download(state.server)
-        federation.run(round, state=state)
-        users = np.intersect1d(federation.cohort_of(round), watched)
+
+    def before_round(state: State) -> None:
+        downloads[:] = [method.download(state.server)]
+
+    def after_round(state: State, _: Row) -> None:
+        users = np.intersect1d(federation.cohort_of(state.round), watched)
         if not len(users):
-            continue
-        read = solved_clients if name == "fedrefit" else trained_clients
-        after, private = method.download(state.server), state.devices.take(users)
+            return
+        private, cohort = state.devices.take(users), federation.cohort(users, state.round)
         found, vectors = [], []
-        for client in read(method, before, after, private, federation.cohort(users, round)):
-            row, pair = _measure(client, round, histories)
+        after = method.download(state.server)
+        for client in read(method, downloads[0], after, private, cohort):
+            history = histories.setdefault(client.user, History(len(client.p)))
+            row, pair = _measure(client, state.round, history)
             vectors.append(pair)
             found.append(row | {"variant": name, "user": str(split.user_ids[client.user])})
             if on_client is not None:
                 on_client(found[-1])
-        every += found
-        line = {"round": round, "clients": len(found), **_medians(found)}
+        every.extend(found)
+        medians = _figures(found).median().row(0, named=True)
+        line = {"round": state.round, "clients": len(found), **medians}
         line["correlation"] = _correlation(vectors)
         each_round.append(line)
         if on_round is not None:
             on_round(name, line)
+
+    federation.run(before_round=before_round, on_round=after_round)
+    figures = _figures(every)
+    cosines = pl.col("calibration_cosine", "buffer_cosine")
+    opposed, buffer_opposed = figures.select(cosines.lt(0).mean()).row(0)
+    lemma = None  # a solved vector takes no steps that could be bounded
+    if not variant.solved:
+        lemma = formulas.measure_bounds(list(histories.values()), method.config.learning_rate)
     row = {
         "variant": name,
-        "method": method_name,
-        "settings": dict(spec.settings),
-        "data": data,
-        "protocol": protocol,
-        "seed": seed,
-        "rounds": rounds,
+        "method": variant.method,
+        "settings": settings,
+        "data": spec.data,
+        "protocol": spec.protocol,
+        "seed": spec.seed,
+        "rounds": settings["rounds"],
         "clients": len(histories),
         "client_rounds": len(every),
-        "median": _medians(every),
+        "median": figures.median().row(0, named=True),
         "correlation": float(np.median([line["correlation"] for line in each_round])),
-        "opposed": _share_of(every, "calibration_cosine", lambda cosine: cosine < 0),
-        "buffer_opposed": _share_of(every, "buffer_cosine", lambda cosine: cosine < 0),
-        "lemma": _lemma(list(histories.values()), getattr(method.config, "learning_rate", None)),
+        "opposed": opposed,
+        "buffer_opposed": buffer_opposed,
+        "lemma": lemma,
         "by_round": each_round,
     }
-    rounded: Row = _round_figures(row)
-    return rounded
+    six_digits: Row = json.loads(json.dumps(row), parse_float=lambda x: float(f"{float(x):.6g}"))
+    return six_digits
 
 
-def _measure(
-    client: Client, round: int, histories: dict[int, History]
-) -> tuple[Row, tuple[Float64, Float64]]:
+def _figures(rows: Sequence[Row]) -> pl.DataFrame:
+    """The measured figures of some clients and rounds, a row for each."""
+    table = pl.DataFrame(rows, infer_schema_length=None)
+    return table.select(pl.exclude("round", "user", "variant").cast(pl.Float64))
+
+
+def _measure(client: Client, round: int, history: History) -> tuple[Row, tuple[Float64, Float64]]:
     """A client's figures of one round, and its true and first-order skew."""
     p, local, shared, feedback = client.p, client.local, client.shared, client.feedback
-    true = formulas.true_skew(p, local, shared, feedback)
-    pair = formulas.first_order_skew(p, local, shared, feedback)
+    at_shared = formulas.gradient(p, shared, feedback)
+    true = at_shared - formulas.gradient(p, local, feedback)
+    scaling, shift = formulas.first_order_skew(p, local, shared, feedback)
     answered = formulas.gradient(*client.answer, feedback)
     used, fed = client.used
+    at_used = formulas.gradient(p, used, fed)
     left = answered - formulas.gradient(p, local, fed)
-    met = answered - formulas.gradient(p, used, fed)
-    scale = formulas.pull(p, local, feedback)
-    size = formulas.sizes(p, local, shared)
-    history = histories.setdefault(client.user, History(client, size))
-    history.add(client, size)
-    history.true -= true * (client.rate or 1.0)  # Eq. 20
-    history.formula -= pair.total * (client.rate or 1.0)
-    history.left -= left * (client.rate or 1.0)
+    pull = formulas.pull(p, local, feedback)
+    history.rounds.append(formulas.bound_terms(client.items, p, local, shared, feedback))
+    history.true -= true * client.rate  # Eq. 20
+    history.formula -= (scaling + shift) * client.rate
+    history.left -= left * client.rate
     row: Row = {
         "round": round,
         "items": len(client.items),
-        "delta": float(size[0].mean()),
-        "skew": float(np.linalg.norm(true)),
-        "skew_of_pull": float(np.linalg.norm(true)) / scale,
-        "scaling": float(np.linalg.norm(pair.scaling)),
-        "shift": float(np.linalg.norm(pair.shift)),
-        "cosine": formulas.cosine(pair.total, true),
-        "error": formulas.norm_ratio(pair.total - true, true),
-        "left_of_pull": float(np.linalg.norm(left)) / scale,
+        "delta": float(history.rounds[-1].delta.mean()),
+        "skew": norm(true),
+        "skew_of_pull": norm(true) / pull,
+        "scaling": norm(scaling),
+        "shift": norm(shift),
+        "cosine": formulas.cosine(scaling + shift, true),
+        "error": formulas.norm_ratio(scaling + shift - true, true),
+        "left_of_pull": norm(left) / pull,
         "left": formulas.norm_ratio(left, true),
-        "met_of_pull": float(np.linalg.norm(met)) / scale,
-        "off_optimum": float(np.linalg.norm(formulas.gradient(p, used, fed)))
-        / formulas.pull(p, used, fed),
-        "accumulated": float(np.linalg.norm(history.true)),
-        "accumulated_left": float(np.linalg.norm(history.left)),
-        "growth": float(history.growth[-1].max(initial=0)) if history.growth else None,
+        "met_of_pull": norm(answered - at_used) / pull,
+        "off_optimum": norm(at_used) / formulas.pull(p, used, fed),
+        "accumulated": norm(history.true),
+        "accumulated_left": norm(history.left),
+        "growth": None,
         "calibration": None,
         "calibration_cosine": None,
         "negative_slopes": None,
         "buffer": None,
         "buffer_cosine": None,
     }
-    if client.buffered:
-        expected = formulas.calibration(p, local, feedback, client.buffer_rate).total
-        change = answered - formulas.gradient(p, shared, feedback)
+    if len(history.rounds) > 1:
+        row["growth"] = float(formulas.growth(*history.rounds[-2:]).max(initial=0))
+    if client.buffer_rate is not None:
+        expected = np.add(*formulas.calibration(p, local, feedback, client.buffer_rate))
+        change = answered - at_shared
         row |= {
             "calibration": formulas.norm_ratio(expected, true),
             "calibration_cosine": formulas.cosine(expected, true),
@@ -280,43 +270,7 @@ def _measure(
             "buffer": formulas.norm_ratio(change, true),
             "buffer_cosine": formulas.cosine(change, true),
         }
-    return row, (true, pair.total)
-
-
-def _lemma(histories: Sequence[History], rate: float | None) -> Row | None:
-    """Lemma 3.3 against the measured skew: its gamma, constants and bounds."""
-    several = [history for history in histories if history.rounds > 1]
-    if rate is None or not several:
-        return None
-    ratios = [np.concatenate(history.growth) for history in several]
-    beyond = np.concatenate([part for history in several for part in history.beyond])
-    rows = []
-    for history, ratio in zip(several, ratios, strict=True):
-        gamma, happened = float(ratio.max()), float(np.linalg.norm(history.formula))
-        parts = (rate, history.bounds, history.first, history.count)
-        stepwise = rate * float(np.array(history.bounds[:2]) @ history.sums)  # Eq. 21, summed
-        typical = formulas.accumulated_bound(*parts, float(np.median(ratio)))
-        full = formulas.accumulated_bound(*parts, gamma, history.rounds)
-        rows.append((gamma, happened, happened / stepwise, happened / typical, happened / full))
-    gamma, happened, stepwise_used, typical_used, full_used = np.array(rows).T
-    pooled = np.concatenate(ratios)
-    return {
-        "clients": len(several),
-        "accumulated": float(np.median(happened)),
-        "gamma_median": float(np.median(pooled)),
-        "gamma_largest": float(gamma.max()),
-        "gamma_largest_median": float(np.median(gamma)),
-        "grew": float(np.mean(pooled >= 1)),
-        "clients_with_gamma_below_1": int(np.sum(gamma < 1)),
-        "beyond_first": float(np.mean(beyond)),
-        "c1": float(max(history.bounds.c1 for history in several)),
-        "c1_printed": float(max(history.bounds.printed for history in several)),
-        "c2": float(max(history.bounds.c2 for history in several)),
-        "of_stepwise_bound": float(np.median(stepwise_used)),
-        "of_bound_at_median_gamma": float(np.median(typical_used)),
-        "bound_at_median_gamma_broken": float(np.mean(typical_used > 1)),
-        "of_bound_at_largest_gamma": float(np.median(full_used)),
-    }
+    return row, (true, scaling + shift)
 
 
 def _correlation(pairs: Sequence[tuple[Float64, Float64]]) -> float:
@@ -327,25 +281,118 @@ def _correlation(pairs: Sequence[tuple[Float64, Float64]]) -> float:
     return float(np.corrcoef(true, formula)[0, 1])
 
 
-def _medians(rows: Sequence[Row]) -> Row:
-    medians: Row = {}
-    for name, first in rows[0].items():
-        if name in ("round", "user", "variant") or isinstance(first, str):
-            continue
-        values = [row[name] for row in rows if row[name] is not None]
-        medians[name] = float(np.median(values)) if values else None
-    return medians
+_COLUMNS = (
+    "",
+    "skew, of the gradient's pull",
+    "scaling : shift",
+    "formula: correlation, error",
+    "gamma: median, largest",
+    "accumulated, of Eq. 21's bound",
+    "calibration: size, cosine",
+    "buffer: size, cosine",
+    "skew left",
+    "off optimum",
+)
 
 
-def _share_of(rows: Sequence[Row], name: str, holds: Callable[[float], bool]) -> float | None:
-    values = [holds(row[name]) for row in rows if row[name] is not None]
-    return float(np.mean(values)) if values else None
+def skew_table(rows: Sequence[Row]) -> Table:
+    """Medians over all rounds and clients, a row per variant."""
+    return Table.of(_COLUMNS, [_cells(row) for row in rows])
 
 
-def _round_figures(value: Any) -> Any:
-    """Round all numbers of a JSON value to six digits."""
-    if isinstance(value, dict):
-        return {name: _round_figures(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_round_figures(one) for one in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+def _cells(row: Row) -> list[str]:
+    m, lemma = row["median"], row["lemma"]
+    return [
+        row["variant"],
+        f"{m['skew']:.3g}, {m['skew_of_pull']:.1%}",
+        f"{m['scaling']:.3g} : {m['shift']:.3g}",
+        f"{row['correlation']:.2f}, {m['error']:.0%}",
+        f"{lemma['gamma_median']:.2f}, {lemma['gamma_largest']:.2f}" if lemma else "–",
+        f"{lemma['accumulated']:.3g}, {lemma['of_stepwise_bound']:.1%}" if lemma else "–",
+        f"{m['calibration']:.1%}, {m['calibration_cosine']:+.2f}" if _buffered(row) else "–",
+        f"{m['buffer']:.0%}, {m['buffer_cosine']:+.2f}" if _buffered(row) else "–",
+        f"{m['left']:.0%}" if m["left"] > 1e-4 else f"{m['left']:.0e}",
+        f"{m['off_optimum']:.1%}" if m["off_optimum"] > 1e-5 else f"{m['off_optimum']:.0e}",
+    ]
+
+
+def findings(row: Row) -> Iterator[str]:
+    """Sentences about a row, above all where the assumption of a lemma does not hold."""
+    m, lemma = row["median"], row["lemma"]
+    if row["variant"] == "fedrefit":
+        yield (
+            f"The vector is solved for again whenever items arrive: of the {m['skew_of_pull']:.1%} "
+            f"that new items pull at the old vector {m['left']:.0e} is left, float32's rounding. "
+            f"The lemmas are about steps and have nothing to bound here."
+        )
+        yield (
+            f"Once the rounds of its space are over its items stand still. The first-order formula "
+            f"misses by {m['error']:.0%}: a solved basis turns freely from round to round."
+        )
+        return
+    yield (
+        f"Lemma 3.2: the first-order formula has correlation {row['correlation']:.2f} with the "
+        f"true difference of gradients; it misses by {m['error']:.0%} of it, as items differ by "
+        f"{m['delta']:.2f} at the median, which is not small."
+    )
+    if lemma is None:
+        yield "Lemma 3.3 needs clients with two rounds or more: give more --rounds."
+    else:
+        yield from _bound_findings(lemma)
+    if not _buffered(row):
+        how = "has no buffer" if row["variant"] == "fedmf" else "keeps its matrix for scoring"
+        yield f"Step 2: {row['variant']} {how}, its vector meets the whole skew."
+        return
+    sign = "holds" if row["opposed"] == 1 else "does not hold everywhere"
+    yield (
+        f"Lemma 4.1, the calibration's sign: it points against the skew for {row['opposed']:.1%} "
+        f"of clients and rounds (median cosine {m['calibration_cosine']:+.2f}): the sign {sign}; "
+        f"there is no delta in it. One step of it is {m['calibration']:.1%} of the skew."
+    )
+    yield (
+        f"Its proof takes L1 = s - r from (0, 1): it is below 0 for every positive, "
+        f"{m['negative_slopes']:.0%} of a client's items."
+    )
+    effect = f"removes {1 - m['left']:.0%}" if m["left"] < 1 else f"adds {m['left'] - 1:.0%}"
+    yield (
+        f"The buffer as trained changes the gradient by {m['buffer']:.0%} of the skew (against it "
+        f"for {row['buffer_opposed']:.1%}, cosine {m['buffer_cosine']:+.2f}) and {effect}: against "
+        f"the local items {m['left']:.0%} of the skew is left."
+    )
+    yield (
+        f"Compared with the items it trains with (its buffer added), the vector meets "
+        f"{m['met_of_pull']:.1%} of the pull; without the buffer {m['skew_of_pull']:.1%}."
+    )
+
+
+def _bound_findings(lemma: Row) -> Iterator[str]:
+    below, clients = lemma["clients_with_gamma_below_1"], lemma["clients"]
+    verdict = "holds" if below == clients else "DOES NOT HOLD"
+    yield (
+        f"Lemma 3.3 assumes gamma < 1, which {verdict}: |delta| grew for {lemma['grew']:.0%} of "
+        f"items from a client's round to its next (median {lemma['gamma_median']:.2f}, largest "
+        f"{lemma['gamma_largest']:.2f}); gamma < 1 for {below} of {clients} clients, so the bound "
+        f"of Eq. 5 exists for {below}."
+    )
+    at_median = "is infinite for most clients"
+    if lemma["of_bound_at_median_gamma"] > 0:
+        at_median = f"is used to {lemma['of_bound_at_median_gamma']:.2%}"
+        broken = lemma["bound_at_median_gamma_broken"]
+        at_median += f" and broken by {broken:.0%} of clients" if broken else ""
+    yield (
+        f"The accumulated skew (median {lemma['accumulated']:.3g}) is "
+        f"{lemma['of_stepwise_bound']:.1%} of the bound added up step by step (Eq. 21), "
+        f"{lemma['of_bound_at_largest_gamma']:.2g} of Eq. 22 with the largest gamma; Eq. 5 with "
+        f"a client's median gamma {at_median}."
+    )
+    worst = "holds" if lemma["beyond_first"] == 0 else "DOES NOT HOLD"
+    yield (
+        f"Its worst case, |p.delta| |q| largest in the first round, {worst}: larger later for "
+        f"{lemma['beyond_first']:.0%} of items. The lemma takes plain gradient steps of eta, the "
+        f"runs Adam's; C1 is taken as max |s - r|, {lemma['c1']:.3f} (as printed, without the "
+        f"absolute value, it is {lemma['c1_printed']:.3f} here and below 0 for positives)."
+    )
+
+
+def _buffered(row: Row) -> bool:
+    return row["median"]["calibration"] is not None

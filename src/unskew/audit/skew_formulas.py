@@ -14,11 +14,13 @@ L1 and L2 are their sums.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import itertools
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from unskew.types import Float64
+from unskew.types import Float64, Int32
 
 
 class Feedback(NamedTuple):
@@ -27,17 +29,6 @@ class Feedback(NamedTuple):
     samples: Float64
     label: Float64
     link: Literal["logistic", "identity"] = "logistic"
-
-
-class Pair(NamedTuple):
-    """The two terms of the skew, or of its calibration."""
-
-    scaling: Float64
-    shift: Float64
-
-    @property
-    def total(self) -> Float64:
-        return self.scaling + self.shift
 
 
 class Bounds(NamedTuple):
@@ -51,9 +42,25 @@ class Bounds(NamedTuple):
     c2: float
     printed: float
 
-    def widen(self, other: Bounds) -> Bounds:
-        """The larger of each bound."""
-        return Bounds(*(max(pair) for pair in zip(self, other, strict=True)))
+
+class BoundTerms(NamedTuple):
+    """The terms of Lemma 3.3's bound in one round of a client, per item."""
+
+    items: Int32
+    samples: Float64
+    delta: Float64
+    """|delta_i|"""
+    turn: Float64
+    """|p.delta_i| |q_i^(u)|"""
+    bounds: Bounds
+
+
+class History:
+    """A client's rounds so far, with its true skew, first-order skew and skew left added up."""
+
+    def __init__(self, dim: int) -> None:
+        self.rounds: list[BoundTerms] = []
+        self.true, self.formula, self.left = np.zeros((3, dim))
 
 
 def slopes(p: Float64, Q: Float64, feedback: Feedback) -> tuple[Float64, Float64]:
@@ -74,61 +81,51 @@ def pull(p: Float64, Q: Float64, feedback: Feedback) -> float:
     return float(np.abs(L1) @ np.linalg.norm(Q, axis=1))
 
 
-def true_skew(p: Float64, Q_u: Float64, Q_g: Float64, feedback: Feedback) -> Float64:
-    """The gradient on global items minus that on local items, which Lemma 3.2 approximates."""
-    return gradient(p, Q_g, feedback) - gradient(p, Q_u, feedback)
-
-
-def first_order_skew(p: Float64, Q_u: Float64, Q_g: Float64, feedback: Feedback) -> Pair:
-    """sum_i L2 (p.delta_i) q_i^(u)  +  sum_i L1 delta_i (Lemma 3.2, Eq. 4)."""
+def first_order_skew(
+    p: Float64, Q_u: Float64, Q_g: Float64, feedback: Feedback
+) -> tuple[Float64, Float64]:
+    """Scaling sum_i L2 (p.delta_i) q_i^(u) and shift sum_i L1 delta_i; their sum approximates the
+    gradient on global items minus that on local items (Lemma 3.2, Eq. 4)."""
     L1, L2 = slopes(p, Q_u, feedback)
     delta = Q_g - Q_u
-    return Pair((L2 * (delta @ p)) @ Q_u, L1 @ delta)
+    return (L2 * (delta @ p)) @ Q_u, L1 @ delta
 
 
-def calibration(p: Float64, Q_u: Float64, feedback: Feedback, rate: float) -> Pair:
-    """-sum_i eta L1 L2 (p.p) q_i^(u)  -  sum_i eta L1^2 p (Lemma 4.1, Eq. 7).
+def calibration(
+    p: Float64, Q_u: Float64, feedback: Feedback, rate: float
+) -> tuple[Float64, Float64]:
+    """Scaling -sum_i eta L1 L2 (p.p) q_i^(u) and shift -sum_i eta L1^2 p (Lemma 4.1, Eq. 7).
 
-    The change of the gradient by one step of a buffer W = 0. It contains no delta, so it does not
-    know the direction of the skew.
+    Their sum is the change of the gradient by one step of a buffer W = 0. It contains no delta, so
+    it does not know the direction of the skew.
     """
     L1, L2 = slopes(p, Q_u, feedback)
-    return Pair(-rate * float(p @ p) * ((L1 * L2) @ Q_u), -rate * float(L1 @ L1) * p)
+    return -rate * float(p @ p) * ((L1 * L2) @ Q_u), -rate * float(L1 @ L1) * p
 
 
-def buffer_step(p: Float64, Q_u: Float64, feedback: Feedback, rate: float) -> Float64:
-    """The buffer of Lemma 4.1 after one step, w_i = -eta L1 p (Eq. 31 to first order)."""
-    L1, _ = slopes(p, Q_u, feedback)
-    return -rate * np.outer(L1, p)
-
-
-def largest_slopes(p: Float64, Q: Float64, feedback: Feedback) -> Bounds:
-    """C1 and C2 of one round, over samples with labels 0 or 1."""
-    value, slope = _link(Q @ p, feedback.link)
+def bound_terms(
+    items: Int32, p: Float64, Q_u: Float64, Q_g: Float64, feedback: Feedback
+) -> BoundTerms:
+    """The terms of Lemma 3.3's bound in one round, with labels 0 or 1."""
+    delta = Q_g - Q_u
+    turn = np.abs(delta @ p) * np.linalg.norm(Q_u, axis=1)
+    value, slope = _link(Q_u @ p, feedback.link)
     negative, positive = feedback.samples > feedback.label, feedback.label > 0
     signed = np.concatenate((value[negative], value[positive] - 1))
-    return Bounds(float(np.abs(signed).max()), float(slope.max()), float(signed.max()))
+    bounds = Bounds(float(np.abs(signed).max()), float(slope.max()), float(signed.max()))
+    return BoundTerms(items, feedback.samples, np.linalg.norm(delta, axis=1), turn, bounds)
 
 
-def sizes(p: Float64, Q_u: Float64, Q_g: Float64) -> tuple[Float64, Float64]:
-    """|delta_i| and |p.delta_i| |q_i^(u)|, the terms of Lemma 3.3's bound."""
-    delta = Q_g - Q_u
-    return np.linalg.norm(delta, axis=1), np.abs(delta @ p) * np.linalg.norm(Q_u, axis=1)
-
-
-def growth(before: Float64, after: Float64) -> Float64:
-    """|delta^(t+1)| / |delta^(t)| of each item that had moved; Lemma 3.3's gamma is the largest."""
-    moved = before > 0
-    return after[moved] / before[moved]
+def growth(before: BoundTerms, after: BoundTerms) -> Float64:
+    """|delta^(t+1)| / |delta^(t)| of each item of two rounds that had moved; Lemma 3.3's gamma is
+    the largest."""
+    _, first, second = np.intersect1d(before.items, after.items, True, True)
+    old, new = before.delta[first], after.delta[second]
+    return new[old > 0] / old[old > 0]
 
 
 def accumulated_bound(
-    rate: float,
-    bounds: Bounds,
-    first: tuple[Float64, Float64],
-    count: Float64,
-    gamma: float,
-    rounds: int | None = None,
+    rate: float, bounds: Bounds, first: BoundTerms, gamma: float, rounds: int | None = None
 ) -> float:
     """Upper bound on the accumulated skew, from the terms of the first round (Lemma 3.3):
 
@@ -137,25 +134,71 @@ def accumulated_bound(
     It is infinite unless gamma < 1. With ``rounds`` T, the last but one step of the proof with
     (1 - gamma^T) in place of 1 (Eq. 22), which is finite for every gamma.
     """
-    start = rate * float(count @ (bounds.c1 * first[0] + bounds.c2 * first[1]))
+    start = rate * float(first.samples @ (bounds.c1 * first.delta + bounds.c2 * first.turn))
     if rounds is None:
         return start / (1 - gamma) if gamma < 1 else float("inf")
     with np.errstate(over="ignore"):
         return float(start * np.sum(np.float64(gamma) ** np.arange(rounds)))
 
 
+def measure_bounds(histories: Sequence[History], rate: float) -> dict[str, Any] | None:
+    """Lemma 3.3 against the measured skew, as JSON: its gamma, constants and bounds. None if no
+    client has two rounds."""
+    several = [history for history in histories if len(history.rounds) > 1]
+    if not several:
+        return None
+    ratios, beyond, constants, rows = [], [], [], []
+    for history in several:
+        rounds, happened = history.rounds, norm(history.formula)
+        first, bounds = rounds[0], Bounds(*np.max([one.bounds for one in rounds], axis=0))
+        ratio = np.concatenate([growth(*pair) for pair in itertools.pairwise(rounds)])
+        for later in rounds[1:]:
+            _, here, there = np.intersect1d(first.items, later.items, True, True)
+            beyond.append(later.turn[there] > first.turn[here])
+        steps = [one.samples @ (bounds.c1 * one.delta + bounds.c2 * one.turn) for one in rounds]
+        stepwise = rate * float(sum(steps))  # Eq. 21, summed
+        typical = accumulated_bound(rate, bounds, first, float(np.median(ratio)))
+        full = accumulated_bound(rate, bounds, first, float(ratio.max()), len(rounds))
+        ratios.append(ratio)
+        constants.append(bounds)
+        rows.append((ratio.max(), happened, *(happened / b for b in (stepwise, typical, full))))
+    gamma, happened, stepwise_used, typical_used, full_used = np.array(rows).T
+    pooled, (c1, c2, printed) = np.concatenate(ratios), np.max(constants, axis=0)
+    return {
+        "clients": len(several),
+        "accumulated": float(np.median(happened)),
+        "gamma_median": float(np.median(pooled)),
+        "gamma_largest": float(gamma.max()),
+        "gamma_largest_median": float(np.median(gamma)),
+        "grew": float(np.mean(pooled >= 1)),
+        "clients_with_gamma_below_1": int(np.sum(gamma < 1)),
+        "beyond_first": float(np.mean(np.concatenate(beyond))),
+        "c1": float(c1),
+        "c1_printed": float(printed),
+        "c2": float(c2),
+        "of_stepwise_bound": float(np.median(stepwise_used)),
+        "of_bound_at_median_gamma": float(np.median(typical_used)),
+        "bound_at_median_gamma_broken": float(np.mean(typical_used > 1)),
+        "of_bound_at_largest_gamma": float(np.median(full_used)),
+    }
+
+
+def norm(vector: Float64) -> float:
+    """Euclidean length."""
+    return float(np.linalg.norm(vector))
+
+
 def cosine(a: Float64, b: Float64) -> float:
     """Cosine of the angle between two vectors; 0 if one of them is zero."""
-    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    size = norm(a) * norm(b)
     return float(a @ b) / size if size > 0 else 0.0
 
 
 def norm_ratio(part: Float64, whole: Float64) -> float:
     """|part| / |whole|, and 0 if both are zero."""
-    size, against = float(np.linalg.norm(part)), float(np.linalg.norm(whole))
-    if against == 0:
-        return 0.0 if size == 0 else float("inf")
-    return size / against
+    if norm(whole) == 0:
+        return 0.0 if norm(part) == 0 else float("inf")
+    return norm(part) / norm(whole)
 
 
 def _link(x: Float64, link: str) -> tuple[Float64, Float64]:

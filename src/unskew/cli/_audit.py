@@ -11,20 +11,15 @@ import typer
 from unskew.audit import LeakAudit, LeakVerdict, audit_leak
 from unskew.audit.privacy import (
     NOISES,
-    SINGLE_HEADS,
-    SUM_HEADS,
     TARGETS,
     TradeOff,
     audit_privacy,
     privacy_command,
     privacy_tables,
-    single_cells,
-    sum_cells,
     trade_offs,
     with_noise,
 )
-from unskew.audit.skew import VARIANTS, audit_skew, skew_command
-from unskew.audit.skew_findings import findings, skew_table
+from unskew.audit.skew import VARIANTS, SkewSpec, audit_skew, findings, skew_table
 from unskew.cli import _options as opt
 from unskew.cli._output import print_json, print_table, stderr, stdout, write_text
 from unskew.cli._progress import DownloadProgress, RoundProgress
@@ -170,14 +165,13 @@ def _parse_noises(text: str) -> list[float]:
 def _print_privacy(rows: list[dict[str, Any]]) -> None:
     first = rows[0]
     about = f"{first['method']} on {Path(first['data']).name}, {first['attacked']} users attacked"
-    singles = [[cell.line for cell in single_cells(row)] for row in rows]
-    print_table(SINGLE_HEADS, singles, title=f"{about}: every upload seen")
-    secure = first["secure_aggregation"]
-    if "refused" in secure:
-        stdout.print(f"Secure aggregation: {secure['refused']}.")
-    else:
-        sums = [[cell.line for cell in sum_cells(row)] for row in rows]
-        print_table(SUM_HEADS, sums, title=f"{about}: sums alone seen")
+    for table, seen in zip(privacy_tables(rows), ("every upload", "sums alone"), strict=True):
+        lines = [[cell.line for cell in cells] for cells in table.rows]
+        if lines:
+            columns = [column.name for column in table.columns]
+            print_table(columns, lines, title=f"{about}: {seen} seen")
+    if "refused" in first["secure_aggregation"]:
+        stdout.print(f"Secure aggregation: {first['secure_aggregation']['refused']}.")
     stdout.print(
         "AUC: a user's item scores above one it lacks; personal AUC: higher for this user than for "
         f"users who lack it (0.5: chance for both). Popularity alone has AUC "
@@ -304,7 +298,7 @@ def skew(
     given = opt.parse_pairs(set_ or [], "--set")
     settings: dict[str, dict[str, Any]] = {}
     for name in names:
-        fields = METHODS[VARIANTS[name][0]].Config.__dataclass_fields__
+        fields = METHODS[VARIANTS[name].method].Config.__dataclass_fields__
         settings[name] = {key: value for key, value in given.items() if key in fields}
     for key in given:
         if not any(key in chosen for chosen in settings.values()):
@@ -315,24 +309,14 @@ def skew(
     known = {} if rows is None or each is not None else {r["command"]: r for r in read_rows(rows)}
     found: list[dict[str, Any]] = []
     for name in names:
-        command = skew_command(name, data, protocol, rounds, clients, seed, settings[name])
-        if command not in known:
-            row = audit_skew(
-                name,
-                data,
-                interactions,
-                protocol=protocol,
-                settings=settings[name],
-                rounds=rounds,
-                clients=clients,
-                seed=seed,
-                on_round=_print_skew_round,
-                on_client=None if each is None else lambda one: append_json_line(each, one),
-            )
-            known[command] = {"command": command, **row}
+        measured = SkewSpec(name, data, protocol, rounds, clients, seed, settings[name])
+        if measured.command not in known:
+            on_client = None if each is None else lambda one: append_json_line(each, one)
+            row = audit_skew(measured, interactions, _print_skew_round, on_client)
+            known[measured.command] = {"command": measured.command, **row}
             if rows is not None:
-                append_json_line(rows, known[command])
-        found.append(known[command])
+                append_json_line(rows, known[measured.command])
+        found.append(known[measured.command])
     if json:
         print_json({"audits": found})
         return

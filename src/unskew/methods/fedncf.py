@@ -101,6 +101,9 @@ class FedNCF(Method):
     def score(self, download: Server, private: Private) -> Float32:
         return score_mlp(download.Q, private.p, private.mlp, private.Q)
 
+    def score_dense(self, download: Server, private: Private, dense: Float32) -> Float32:
+        return self.score(download, private._replace(mlp=download.mlp + dense))
+
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
         c = self.config
         p = private.p.copy()

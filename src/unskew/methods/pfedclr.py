@@ -33,9 +33,10 @@ from unskew.kernels import (
 )
 from unskew.methods import _training
 from unskew.methods._training import ItemServer, TrainingConfig
+from unskew.ragged import owners
 from unskew.rng import Purpose, generator
 from unskew.settings import setting
-from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Method, Ragged, Rows, Upload, UploadSum
 
 
 class Private(NamedTuple):
@@ -129,6 +130,13 @@ class PFedCLR(Method):
         through = np.einsum("urd,ud->ur", private.B, private.p) if self._low_rank else private.p
         add_scores(scores, np.ascontiguousarray(through), private.A)
         return scores
+
+    def item_buffer(self, private: Private, touched: Ragged) -> Float64:
+        """A B, or W, of the touched items."""
+        nothing = np.zeros((len(touched.items), private.A.values.shape[1]), np.float32)
+        A = overlay(nothing, touched, private.A).astype(np.float64)
+        B = private.B[owners(touched.indptr)]
+        return np.einsum("nr,nrd->nd", A, B) if self._low_rank else A
 
     def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
         return private._replace(p=_training.fold_in(self.config, download.Q, private.p, cohort))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
-from unskew.audit import VARIANTS, audit_skew, findings, skew_command, skew_table
+from unskew.audit import VARIANTS, SkewSpec, audit_skew, findings, skew_table
 from unskew.data import load
 from unskew.paper.cells import QUICK_ROUNDS, Task
 from unskew.paper.plan import Exhibit, Plan
@@ -27,21 +26,18 @@ def skew_tasks(plan: Plan) -> list[Task]:
     """An audit of every variant."""
     rounds, clients = (QUICK_ROUNDS, QUICK_CLIENTS) if plan.quick else (ROUNDS, CLIENTS)
     return [
-        _task(name, source, protocol, rounds, clients, plan.seeds[0])
+        _task(SkewSpec(name, source, protocol, rounds, clients, plan.seeds[0]))
         for source in plan.sources("filmtrust")
         for protocol in plan.protocols
         for name in VARIANTS
     ]
 
 
-def _task(name: str, data: str, protocol: str, rounds: int, clients: int, seed: int) -> Task:
+def _task(spec: SkewSpec) -> Task:
     def make(data_dir: Path | None) -> Record:
-        interactions = load(data, data_dir=data_dir)
-        audit = partial(audit_skew, name, data, interactions, protocol=protocol)
-        return audit(rounds=rounds, clients=clients, seed=seed)
+        return audit_skew(spec, load(spec.data, data_dir=data_dir))
 
-    command = skew_command(name, data, protocol, rounds, clients, seed)
-    return Task(command, (VARIANTS[name][0],), make)
+    return Task(spec.command, (VARIANTS[spec.variant].method,), make)
 
 
 def skew_tables(results: Results) -> list[Table]:
