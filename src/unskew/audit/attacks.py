@@ -210,8 +210,9 @@ class Shadows:
         None if nothing was uploaded.
         """
         cohort = self._cohort.at_round(round)
-        trained = train_chunk(self._method, download, self._private, cohort, self._device)
-        self._private, upload = trained.private, trained.upload
+        self._private, upload, _ = train_chunk(
+            self._method, download, self._private, cohort, self._device
+        )
         sent = np.flatnonzero(upload.weight > 0)
         if len(sent) == 0:
             return None

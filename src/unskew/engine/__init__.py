@@ -1,35 +1,30 @@
 """The simulator: rounds, chunks, devices, checkpoints. It never knows which method it runs."""
 
-from unskew.engine._memory import return_freed
-from unskew.engine.checkpoints import Checkpoints, model_checksum, server_tensors
+from unskew.engine.checkpoints import Checkpoints, model_checksum
 from unskew.engine.devices import Devices
-from unskew.engine.executor import (
-    ChunkResult,
-    Executor,
-    ThreadExecutor,
+from unskew.engine.federation import (
+    CHUNK,
+    Federation,
+    State,
     Transform,
+    draw_cohort,
+    return_freed,
     train_chunk,
     train_upload,
 )
-from unskew.engine.federation import CHUNK, Federation, State, draw_cohort
-from unskew.engine.scoreboard import TOP_K, Scoreboard
+from unskew.engine.scoreboard import Scoreboard
 
 __all__ = [
     "CHUNK",
-    "TOP_K",
     "Checkpoints",
-    "ChunkResult",
     "Devices",
-    "Executor",
     "Federation",
     "Scoreboard",
     "State",
-    "ThreadExecutor",
     "Transform",
     "draw_cohort",
     "model_checksum",
     "return_freed",
-    "server_tensors",
     "train_chunk",
     "train_upload",
 ]

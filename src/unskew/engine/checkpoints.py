@@ -22,7 +22,6 @@ from unskew.engine.devices import Devices
 from unskew.engine.federation import Federation, State
 from unskew.engine.scoreboard import Scoreboard
 from unskew.files import (
-    Tensor,
     checksum,
     named_tensors,
     read_json,
@@ -38,29 +37,23 @@ MAX_WRITING_SHARE = 0.1
 """Share of the time since the start that writing may take."""
 
 
-def server_tensors(server: Any) -> list[Tensor]:
-    return named_tensors(server._asdict())
-
-
 def model_checksum(state: State) -> str:
     """SHA-256 of the last round's model: the server's and every device's."""
-    return checksum([*server_tensors(state.server), *state.devices.tensors()])
+    return checksum([*named_tensors(state.server._asdict()), *state.devices.tensors()])
 
 
 class Checkpoints:
     """The ``state`` folder of one seed of a run."""
 
-    def __init__(self, folder: Path, every: int = 1) -> None:
-        self._folder, self._every = folder, every
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._writing = 0.0
         self._began = time.monotonic()
 
     def after_round(self, state: State, final: bool) -> None:
-        """Save the state if it is due. The last round is always saved."""
-        due = state.round % self._every == 0
-        affordable = self._writing <= MAX_WRITING_SHARE * (time.monotonic() - self._began)
-        if final or (due and affordable):
-            began = time.monotonic()
+        """Save the state if there is time for it. The last round is always saved."""
+        began = time.monotonic()
+        if final or self._writing <= MAX_WRITING_SHARE * (began - self._began):
             self.save(state)
             self._writing += time.monotonic() - began
 
@@ -125,7 +118,7 @@ class Checkpoints:
             "scoreboard": named_tensors(board.arrays()),
         }
         if server is not None:
-            parts["server"] = server_tensors(server)
+            parts["server"] = named_tensors(server._asdict())
         for part, tensors in parts.items():
             write_tensors(unfinished / f"{part}.safetensors", tensors, f"unskew-{part}", VERSION)
         unfinished.rename(folder)

@@ -1,24 +1,30 @@
-"""The round loop: which clients take part, in which chunks, and in which order steps happen."""
+"""The round loop: which clients take part, in which chunks, and in which order steps happen.
+
+Chunks of clients do not depend on each other: they are trained side by side on threads, and where
+and when one is trained changes no result.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unskew.engine._memory import return_freed
 from unskew.engine.devices import Devices
-from unskew.engine.executor import ChunkResult, Executor, ThreadExecutor, Transform, train_chunk
 from unskew.engine.scoreboard import Scoreboard
-from unskew.kernels import empty_sum, fold, get_threads
+from unskew.kernels import empty_sum, fold, get_threads, work_alone
 from unskew.ragged import indptr_from_counts, select
 from unskew.rng import Purpose, generator
 from unskew.types import (
     Aggregation,
     Cohort,
+    Float64,
     Int64,
     Method,
     Rows,
@@ -42,6 +48,10 @@ MIN_CHUNKS_PER_WORKER = 4
 
 Row = dict[str, Any]
 """The figures of a round, as they are saved."""
+Transform = Callable[[Upload, Cohort], Upload]
+"""A privacy mechanism: what the devices of a cohort send in place of their upload."""
+Trained = tuple[Any, Upload, Float64]
+"""The new private state of some devices, what they send, and their losses."""
 
 
 @dataclass
@@ -107,23 +117,42 @@ class Federation:
     def start(self) -> State:
         """The federation before its first round, every client with the initial model."""
         server, private = self.method.init(self.split.n_users, self.split.n_items, self.seed)
-        download = self.method.download(server)
-        devices = Devices(private, self.method.retained_download(download))
-        board = Scoreboard(self.split)
-        size = self._chunk_size(devices)
-        for users in _batches(np.arange(self.split.n_users), size):
-            board.update(users, self.method.score(devices.downloads[0], devices.take(users)))
+        download = self.method.retained_download(self.method.download(server))
+        devices, board = Devices(private, download), Scoreboard(self.split)
+        everyone = np.arange(self.split.n_users)
+        self._evaluate(board, devices, everyone, download, self._chunk_size(devices))
         return State(0, server, devices, board, 0, devices.snapshot(), board.snapshot())
 
     def step(self, state: State) -> Row:
-        """Train one round, changing ``state``; returns the round's figures."""
-        central = self.method.aggregation == "central"
-        row = self._train_epoch(state) if central else self._train_round(state)
-        row |= {
-            "validation": _headline(state.scoreboard.means("validation")),
-            "test": _headline(state.scoreboard.means("test")),
+        """Train one round, changing ``state``; returns the round's figures.
+
+        The best round has the highest validation NDCG@10; the first of equals stays.
+        """
+        began, board, devices = time.perf_counter(), state.scoreboard, state.devices
+        if self.method.aggregation == "central":
+            users, download, figures = self._train_epoch(state)
+            batch = self._chunk_size(devices)
+        else:
+            users, download, figures = self._train_clients(state)
+            batch = min(self._chunk, EVALUATION_BATCH_USERS)
+        state.round += 1
+        trained = time.perf_counter()
+        self._evaluate(board, devices, users, download, batch)
+        row = {
+            "round": state.round,
+            "seconds": trained - began,
+            "evaluation_seconds": time.perf_counter() - trained,
+            "clients": len(users),
+            **figures,
+            "validation": _headline(board.means("validation")),
+            "test": _headline(board.means("test")),
         }
-        self._remember_best(state, row)
+        best_so_far = -1.0
+        if state.best_round:
+            best_so_far = state.rows[state.best_round - 1]["validation"]["ndcg@10"]
+        if row["validation"]["ndcg@10"] > best_so_far:
+            state.best_round = state.round
+            state.best_devices, state.best_scoreboard = devices.snapshot(), board.snapshot()
         state.rows.append(row)
         return row
 
@@ -142,95 +171,108 @@ class Federation:
             round,
         )
 
-    def _train_round(self, state: State) -> Row:
-        began = time.perf_counter()
+    def _train_clients(self, state: State) -> tuple[Int64, Any, Row]:
+        """The clients of a round train and the server aggregates: the users, what they downloaded,
+        and figures of the round."""
         method, devices, round = self.method, state.devices, state.round + 1
         users = self.cohort_of(round)
         download = method.download(state.server)
         devices.remember(state.round, method.retained_download(download))
         unread = method.unread_fields(round)
-        executor = self._executor()
-        chunks = list(_batches(users, self._worker_chunk_size(devices, len(users), executor)))
+        # A transform must see uploads in the order of the cohort.
+        workers = get_threads() if self._transform is None else 1
+        chunks = list(_batches(users, self._worker_chunk_size(devices, len(users), workers)))
 
-        def train(chunk: Int64) -> ChunkResult:
+        def train(chunk: Int64) -> Trained:
             private, cohort = devices.take(chunk, unread), self.cohort(chunk, round)
             return train_chunk(method, download, private, cohort, self._transform)
 
         received = _Received(method.aggregation, self.split.n_items)
         losses, bytes_up = [], 0
-        for result in executor.map_chunks(train, chunks):
-            received.add(result.users, result.upload)
+        results = _map_chunks(train, chunks, workers)
+        for chunk, (private, upload, chunk_losses) in zip(chunks, results, strict=True):
+            received.add(chunk, upload)
             # Stored by this thread alone: memory that one thread frees does not serve another.
-            devices.put(result.users, result.private, state.round)
-            losses.append(result.losses)
-            bytes_up += result.upload.nbytes
+            devices.put(chunk, private, state.round)
+            losses.append(chunk_losses)
+            bytes_up += upload.nbytes
+        del private, upload
         devices.forget()
-        trained = time.perf_counter()
-        for batch in _batches(users, min(self._chunk, EVALUATION_BATCH_USERS)):
-            state.scoreboard.update(batch, method.score(download, devices.take(batch)))
-        evaluating = time.perf_counter() - trained
         state.server = method.aggregate(state.server, received.total())
-        state.round = round
-        return {
-            "round": round,
-            "seconds": time.perf_counter() - began - evaluating,
-            "evaluation_seconds": evaluating,
-            "clients": len(users),
-            "loss": float(np.concatenate(losses).mean()),
-            "bytes_up": bytes_up,
-            "bytes_down": int(method.download_bytes(download)) * len(users),
-        }
+        loss, bytes_down = np.concatenate(losses).mean(), method.download_bytes(download)
+        figures = {"loss": float(loss), "bytes_up": bytes_up}
+        return users, download, figures | {"bytes_down": int(bytes_down) * len(users)}
 
-    def _train_epoch(self, state: State) -> Row:
-        """A round of a central baseline: one epoch over all data, then everyone is evaluated."""
-        began = time.perf_counter()
+    def _train_epoch(self, state: State) -> tuple[Int64, Any, Row]:
+        """A round of a central baseline: one epoch over all data. Returns everyone, the model, and
+        figures of the round."""
         method: Any = self.method
-        round = state.round + 1
-        everyone = np.arange(self.split.n_users)
-        private = state.devices.take(everyone)
-        cohort = self.cohort(everyone, round)
+        devices, round, everyone = state.devices, state.round + 1, np.arange(self.split.n_users)
+        private, cohort = devices.take(everyone), self.cohort(everyone, round)
         state.server, private, loss = method.epoch(state.server, private, cohort)
-        seconds = time.perf_counter() - began
         download = method.download(state.server)
-        state.devices.put(everyone, private, round)
-        state.devices.remember(round, download)
-        state.devices.forget()
-        for users in _batches(everyone, self._chunk_size(state.devices)):
-            state.scoreboard.update(users, method.score(download, state.devices.take(users)))
-        state.round = round
-        return {
-            "round": round,
-            "seconds": seconds,
-            "evaluation_seconds": time.perf_counter() - began - seconds,
-            "clients": len(everyone),
-            "loss": float(loss),
-            "bytes_up": 0,
-            "bytes_down": 0,
-        }
+        devices.put(everyone, private, round)
+        devices.remember(round, download)
+        devices.forget()
+        return everyone, download, {"loss": float(loss), "bytes_up": 0, "bytes_down": 0}
 
-    def _remember_best(self, state: State, row: Row) -> None:
-        """The best round has the highest validation NDCG@10; the first of equals stays."""
-        best = max(
-            (r["validation"]["ndcg@10"] for r in state.rows if r["round"] <= state.best_round),
-            default=-1.0,
-        )
-        if row["validation"]["ndcg@10"] > best:
-            state.best_round = state.round
-            state.best_devices = state.devices.snapshot()
-            state.best_scoreboard = state.scoreboard.snapshot()
-
-    def _executor(self) -> Executor:
-        """A worker per thread; a single one where a transform must see uploads in cohort order."""
-        return ThreadExecutor(get_threads() if self._transform is None else 1)
+    def _evaluate(
+        self, board: Scoreboard, devices: Devices, users: Int64, download: Any, size: int
+    ) -> None:
+        """Rank the held-out items of ``users``, ``size`` of them at a time."""
+        for batch in _batches(users, size):
+            board.update(batch, self.method.score(download, devices.take(batch)))
 
     def _chunk_size(self, devices: Devices) -> int:
         return min(self._chunk, max(1, int(MAX_CHUNK_BYTES / devices.mean_bytes())))
 
-    def _worker_chunk_size(self, devices: Devices, n_users: int, executor: Executor) -> int:
+    def _worker_chunk_size(self, devices: Devices, n_users: int, workers: int) -> int:
         """Small enough that chunks in training and chunks waiting to be stored stay within one
         chunk's size together, and that every worker gets several."""
-        size = self._chunk_size(devices) // (2 * executor.workers)
-        return max(1, min(size, -(-n_users // (executor.workers * MIN_CHUNKS_PER_WORKER))))
+        size = self._chunk_size(devices) // (2 * workers)
+        return max(1, min(size, -(-n_users // (workers * MIN_CHUNKS_PER_WORKER))))
+
+
+def train_upload(
+    method: Method, download: Any, private: Any, cohort: Cohort, transform: Transform | None
+) -> Trained:
+    """Step 1 and the privacy transform: the private state, what leaves the devices, the losses.
+
+    The simulator and a real device both call it. Step 2 (``personalize``) follows in the simulator
+    at once; on a device it may happen later and in another process."""
+    private, upload, losses = method.local(download, private, cohort)
+    if transform is not None:
+        upload = transform(upload, cohort)
+    return private, upload, losses
+
+
+def train_chunk(
+    method: Method, download: Any, private: Any, cohort: Cohort, transform: Transform | None
+) -> Trained:
+    """Both steps of a round on the devices of a cohort, on samples that are drawn once: the private
+    state, what leaves the devices, the losses."""
+    cohort = method.draw(cohort)
+    private, upload, losses = train_upload(method, download, private, cohort, transform)
+    return method.personalize(download, private, cohort), upload, losses
+
+
+def _map_chunks(
+    train: Callable[[Int64], Trained], chunks: Sequence[Int64], workers: int
+) -> Iterator[Trained]:
+    """The results of ``train`` for all chunks (the users in each), in the order of chunks.
+
+    Each of several workers trains its chunk on one thread. A single worker shares each step of its
+    chunk among all threads.
+    """
+    prepare = work_alone if workers > 1 else None
+    with ThreadPoolExecutor(workers, "unskew-worker", initializer=prepare) as pool:
+        pending: deque[Future[Trained]] = deque()
+        for users in chunks:
+            pending.append(pool.submit(train, users))
+            if len(pending) > workers:  # finished results waiting here take up memory
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 def _batches(users: Int64, size: int) -> Iterator[Int64]:
@@ -288,3 +330,12 @@ def draw_cohort(seed: int, round: int, n_users: int, share: float) -> Int64:
 
 def _headline(metrics: dict[str, float]) -> dict[str, float]:
     return {name: metrics[name] for name in ("hr@10", "ndcg@10")}
+
+
+def return_freed() -> None:
+    """Return memory that the GNU C library keeps after it was freed, in pieces too small for the
+    large tables that a server needs next. Does nothing with other C libraries."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        return
