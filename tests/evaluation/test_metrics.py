@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from evaluation_twins import plain_metrics, ragged
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew.evaluation import coverage, mean_metrics, per_user, popularity
@@ -36,6 +36,7 @@ def test_three_held_out_items_by_hand() -> None:
     assert values["mrr@5"][0] == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(1, 40), unique=True, max_size=12), max_size=8))
 def test_any_ranks_against_the_plain_twin(lists: list[list[int]]) -> None:
     flat = ragged(lists)

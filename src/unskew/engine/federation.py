@@ -196,7 +196,6 @@ class Federation:
             devices.put(chunk, private, state.round)
             losses.append(chunk_losses)
             bytes_up += upload.nbytes
-        del private, upload
         devices.forget()
         state.server = method.aggregate(state.server, received.total())
         loss, bytes_down = np.concatenate(losses).mean(), method.download_bytes(download)

@@ -15,8 +15,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+import itertools
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -68,183 +69,125 @@ PROTOCOLS: dict[str, EvaluationProtocol] = {
 }
 
 
-class _Cut(NamedTuple):
-    """Training, validation and test rows, with the same users and items."""
-
-    user_ids: tuple[str, ...]
-    train: Ragged
-    validation: Ragged
-    test: Ragged
-    known: Ragged
-    """Everything a user ever interacted with, as a sorted set."""
-    notes: tuple[str, ...]
-
-
 def prepare(
     interactions: Interactions,
     protocol: str | EvaluationProtocol = "leak-free",
     seed: int = 0,
 ) -> Split:
     """Split interactions by a protocol. ``seed`` decides the sampled candidates, nothing else."""
-    rules = _rules(protocol)
+    if isinstance(protocol, str) and protocol not in PROTOCOLS:
+        raise UnskewError(
+            f"There is no evaluation protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}."
+        )
+    rules = PROTOCOLS[protocol] if isinstance(protocol, str) else protocol
     if rules.split == "time" and (interactions.clock != "time" or interactions.timestamps is None):
         raise UnskewError(
             f"The {rules.name} protocol needs real timestamps and {interactions.name} has none: "
             "use the leak-free protocol instead."
         )
-    kept = _keep_rows(interactions, rules.deduplicate)
-    n_items = len(kept.item_ids)
-    cut = (_cut_time if rules.split == "time" else _leave_one_out)(interactions.name, kept)
-    seen = distinct(cut.train, n_items)
+    notes = list(interactions.notes)
+    kept, clock = _keep_rows(interactions, rules.deduplicate, notes)
+    cut = _cut_time if rules.split == "time" else _leave_one_out
+    train, validation, test = cut(kept, clock, notes)
 
-    notes = kept.notes + cut.notes
-    in_training = contains(seen, cut.test, n_items)
-    if in_training.any():
-        both = np.count_nonzero(in_training)
-        notes += (f"{both:,} of {len(in_training):,} test pairs also stand in training",)
+    # Users without a row to train on are left out; the catalogue is every kept item.
+    trains = np.bincount(kept.users[train], minlength=len(kept.user_ids)) > 0
+    users = (np.cumsum(trains) - 1)[kept.users]
+    n_users, n_items = int(np.count_nonzero(trains)), len(kept.item_ids)
+    in_time = np.lexsort((clock, kept.users))
+    in_time = in_time[trains[kept.users[in_time]]]
 
+    def lists(rows: Bool) -> Ragged:
+        chosen = in_time[rows[in_time]]
+        return lists_from_pairs(users[chosen], kept.items[chosen], n_users)
+
+    known = sets_from_pairs(users[in_time], kept.items[in_time], n_users, n_items)
+    train_lists, test_lists = lists(train), lists(test)
+    seen = distinct(train_lists, n_items)
+    both = int(np.count_nonzero(contains(seen, test_lists, n_items)))
+    _note(notes, both, f"of {len(test_lists.items):,} test pairs also stand in training")
+    sampled = np.full((n_users, rules.candidates), -1, np.int32)
+    _draw_candidates(known, n_items, seed, sampled)
     return Split(
         data=interactions.name,
         protocol=rules.name,
-        user_ids=cut.user_ids,
+        user_ids=tuple(itertools.compress(kept.user_ids, trains)),
         item_ids=kept.item_ids,
         titles=kept.titles,
-        train=cut.train,
+        train=train_lists,
         seen=seen,
-        excluded=cut.known if rules.negatives_avoid == "everything" else seen,
-        validation=cut.validation,
-        test=cut.test,
-        sampled=_draw_candidates(cut.known, n_items, rules.candidates, seed),
+        excluded=known if rules.negatives_avoid == "everything" else seen,
+        validation=lists(validation),
+        test=test_lists,
+        sampled=sampled,
         rank_all=rules.rank_all,
-        notes=notes,
-    )
-
-
-def _rules(protocol: str | EvaluationProtocol) -> EvaluationProtocol:
-    if isinstance(protocol, EvaluationProtocol):
-        return protocol
-    if protocol not in PROTOCOLS:
-        raise UnskewError(
-            f"There is no evaluation protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}."
-        )
-    return PROTOCOLS[protocol]
-
-
-def _leave_one_out(data: str, kept: _KeptRows) -> _Cut:
-    """Test on each user's latest row, validate on the one before, train on the rest in time order.
-
-    Of rows with equal times, the one that comes first in the file counts as the later one.
-    """
-    n_users, n_items = len(kept.user_ids), len(kept.item_ids)
-    per_user = np.bincount(kept.users, minlength=n_users)
-    short = np.flatnonzero(per_user < LEAVE_ONE_OUT_MIN_ROWS)
-    if len(short):
-        raise UnskewError(
-            f"User {kept.user_ids[short[0]]} of {data} has {per_user[short[0]]} usable row(s) and "
-            f"leave-one-out needs {LEAVE_ONE_OUT_MIN_ROWS}: set min_user_rows to "
-            f"{LEAVE_ONE_OUT_MIN_ROWS} or more to leave such users out."
-        )
-    starts = np.cumsum(per_user) - per_user
-    latest_first = np.lexsort((-kept.clock, kept.users))
-    test, validation = latest_first[starts], latest_first[starts + 1]
-
-    trains = np.ones(len(kept.users), bool)
-    trains[test] = trains[validation] = False
-    in_time = np.lexsort((kept.clock, kept.users))
-    train = in_time[trains[in_time]]
-    return _Cut(
-        user_ids=kept.user_ids,
-        train=lists_from_pairs(kept.users[train], kept.items[train], n_users),
-        validation=lists_from_pairs(kept.users[validation], kept.items[validation], n_users),
-        test=lists_from_pairs(kept.users[test], kept.items[test], n_users),
-        known=sets_from_pairs(kept.users, kept.items, n_users, n_items),
-        notes=(),
-    )
-
-
-def _cut_time(data: str, kept: _KeptRows) -> _Cut:
-    """Split at two moments that are the same for all users.
-
-    Rows with equal times go to the same (later) part, so the held-out shares are met or exceeded.
-    The catalogue is every kept item. Users without training rows are left out, and items that
-    nobody trained on are not held out.
-    """
-    n_items = len(kept.item_ids)
-    validation_starts, test_starts = _moments(data, kept.clock)
-    trains = kept.clock < validation_starts
-    tests = kept.clock >= test_starts
-    validates = ~trains & ~tests
-
-    has_training = np.zeros(len(kept.user_ids), bool)
-    has_training[kept.users[trains]] = True
-    trained_on = np.zeros(n_items, bool)
-    trained_on[kept.items[trains]] = True
-    fresh_number = np.cumsum(has_training) - 1
-    n_users = int(np.count_nonzero(has_training))
-    stays = has_training[kept.users]
-    asked_for = stays & trained_on[kept.items]
-
-    def part(rows: Bool) -> Ragged:
-        chosen = np.flatnonzero(rows)
-        chosen = chosen[np.lexsort((kept.clock[chosen], kept.users[chosen]))]
-        return lists_from_pairs(fresh_number[kept.users[chosen]], kept.items[chosen], n_users)
-
-    notes = []
-    gone = len(kept.user_ids) - n_users
-    if gone:
-        notes.append(f"{gone:,} users without a row before the time cut left out")
-    unknown = int(np.count_nonzero(stays & ~trained_on[kept.items]))
-    if unknown:
-        notes.append(f"{unknown:,} later rows not held out: nobody had their item in training")
-    return _Cut(
-        user_ids=tuple(name for name, has in zip(kept.user_ids, has_training, strict=True) if has),
-        train=part(trains),
-        validation=part(validates & asked_for),
-        test=part(tests & asked_for),
-        known=sets_from_pairs(fresh_number[kept.users[stays]], kept.items[stays], n_users, n_items),
         notes=tuple(notes),
     )
 
 
-def _moments(data: str, clock: Int64) -> tuple[int, int]:
-    """The times at which validation and testing start."""
+_Parts = tuple[Bool, Bool, Bool]
+"""For each row, whether it is for training, for validation, for testing."""
+
+
+def _leave_one_out(kept: Interactions, clock: Int64, notes: list[str]) -> _Parts:
+    """Test on each user's latest row, validate on the one before, train on the rest.
+
+    Of rows with equal times, the one that comes first in the file counts as the later one.
+    """
+    per_user = np.bincount(kept.users, minlength=len(kept.user_ids))
+    short = np.flatnonzero(per_user < LEAVE_ONE_OUT_MIN_ROWS)
+    if len(short):
+        raise UnskewError(
+            f"User {kept.user_ids[short[0]]} of {kept.name} has {per_user[short[0]]} usable row(s) "
+            f"and leave-one-out needs {LEAVE_ONE_OUT_MIN_ROWS}: set min_user_rows to "
+            f"{LEAVE_ONE_OUT_MIN_ROWS} or more to leave such users out."
+        )
+    latest_first = np.lexsort((-clock, kept.users))
+    starts = np.cumsum(per_user) - per_user
+    validation, test = np.zeros((2, len(clock)), bool)
+    test[latest_first[starts]] = validation[latest_first[starts + 1]] = True
+    return ~validation & ~test, validation, test
+
+
+def _cut_time(kept: Interactions, clock: Int64, notes: list[str]) -> _Parts:
+    """Split at two moments that are the same for all users.
+
+    Rows with equal times go to the same (later) part, so the held-out shares are met or exceeded.
+    Items that nobody trained on are not held out.
+    """
     in_order = np.sort(clock)
     n_test = max(round(len(clock) * TIME_TEST_SHARE), 1)
-    n_validation = max(round(len(clock) * TIME_VALIDATION_SHARE), 1)
-    if len(clock) > n_test + n_validation:
-        test_starts = in_order[-n_test]
-        validation_starts = in_order[-n_test - n_validation]
-        if in_order[0] < validation_starts < test_starts:
-            return int(validation_starts), int(test_starts)
-    raise UnskewError(
-        f"{data} has too few different timestamps to cut into training, validation and test by "
-        "time: use the leak-free protocol instead."
-    )
+    n_held_out = n_test + max(round(len(clock) * TIME_VALIDATION_SHARE), 1)
+    starts = in_order[[0, -min(n_held_out, len(clock)), -n_test]]
+    if not (np.diff(starts) > 0).all():
+        raise UnskewError(
+            f"{kept.name} has too few different timestamps to cut into training, validation and "
+            "test by time: use the leak-free protocol instead."
+        )
+    train, test = clock < starts[1], clock >= starts[2]
+    trained_on = np.isin(kept.items, kept.items[train])
+    stays = np.isin(kept.users, kept.users[train])
+    gone = len(kept.user_ids) - len(np.unique(kept.users[train]))
+    _note(notes, gone, "users without a row before the time cut left out")
+    unknown = int(np.count_nonzero(stays & ~trained_on))
+    _note(notes, unknown, "later rows not held out: nobody had their item in training")
+    return train, ~train & ~test & trained_on, test & trained_on
 
 
-class _KeptRows(NamedTuple):
-    """The usable rows in file order, with users and items numbered by first appearance. ``clock``
-    is the timestamp, or the row number in sources without one."""
+def _keep_rows(
+    interactions: Interactions, deduplicate: bool, notes: list[str]
+) -> tuple[Interactions, Int64]:
+    """Keep positive ratings, then (if asked) each pair's first row, then users with enough rows.
 
-    users: Int64
-    items: Int64
-    clock: Int64
-    user_ids: tuple[str, ...]
-    item_ids: tuple[str, ...]
-    titles: tuple[str, ...] | None
-    notes: tuple[str, ...]
-
-
-def _keep_rows(interactions: Interactions, deduplicate: bool) -> _KeptRows:
-    """Keep positive ratings, then (if asked) each pair's first row, then users with enough rows."""
-    notes = list(interactions.notes)
+    Returns the usable rows in file order, with users and items numbered by first appearance, and
+    their timestamps, or their row numbers in sources without time.
+    """
     users = interactions.users.astype(np.int64)
     items = interactions.items.astype(np.int64)
     rows = np.arange(len(users))
 
     if interactions.ratings is not None:
-        positive = interactions.ratings > 0
-        rows = rows[positive]
+        rows = np.flatnonzero(interactions.ratings > 0)
         _note(notes, len(users) - len(rows), "rows without a positive rating left out")
 
     if deduplicate:
@@ -266,17 +209,17 @@ def _keep_rows(interactions: Interactions, deduplicate: bool) -> _KeptRows:
 
     users, old_users = _number_by_appearance(users[rows], len(interactions.user_ids))
     items, old_items = _number_by_appearance(items[rows], len(interactions.item_ids))
-    clock = rows if interactions.timestamps is None else interactions.timestamps[rows]
     titles = interactions.titles
-    return _KeptRows(
-        users=users,
-        items=items,
-        clock=clock.astype(np.int64),
+    kept = replace(
+        interactions,
+        users=users.astype(np.int32),
+        items=items.astype(np.int32),
         user_ids=tuple(interactions.user_ids[old] for old in old_users.tolist()),
         item_ids=tuple(interactions.item_ids[old] for old in old_items.tolist()),
         titles=None if titles is None else tuple(titles[old] for old in old_items.tolist()),
-        notes=tuple(notes),
     )
+    clock = rows if interactions.timestamps is None else interactions.timestamps[rows]
+    return kept, clock.astype(np.int64)
 
 
 def _number_by_appearance(codes: Int64, n_codes: int) -> tuple[Int64, Int64]:
@@ -295,26 +238,21 @@ def _note(notes: list[str], count: int, what: str) -> None:
         notes.append(f"{count:,} {what}")
 
 
-def _draw_candidates(known: Ragged, n_items: int, count: int, seed: int) -> Int32:
-    """``count`` distinct items per user, uniform over all items outside the user's ``known`` list.
+@jit
+def _draw_candidates(known: Ragged, n_items: int, seed: int, drawn: Int32) -> None:
+    """Fill each user's row of ``drawn`` with distinct items, uniform over all items outside the
+    user's ``known`` list.
 
-    A user's draw depends on the seed, the user's number and its own list only. A user with no more
-    than ``count`` eligible items gets all of them in ascending order, then -1.
+    A user's draw depends on the seed, the user's number and its own list only. A user with too few
+    eligible items gets all of them in ascending order; the rest of the row stays as it is.
     """
-    n_users = len(known.indptr) - 1
-    drawn = np.full((n_users, count), -1, np.int32)
-    _draw(known.indptr, known.items, n_items, seed, drawn)
-    return drawn
-
-
-def _draw_kernel(indptr: Int64, known: Int32, n_items: int, seed: int, drawn: Int32) -> None:
     n_users, count = drawn.shape
     taken_by = np.full(n_items, -1, np.int64)
     for user in range(n_users):
         eligible = n_items
-        for entry in range(indptr[user], indptr[user + 1]):
-            if taken_by[known[entry]] != user:
-                taken_by[known[entry]] = user
+        for item in known.items[known.indptr[user] : known.indptr[user + 1]]:
+            if taken_by[item] != user:
+                taken_by[item] = user
                 eligible -= 1
         n_drawn = 0
         if eligible <= count:
@@ -332,6 +270,3 @@ def _draw_kernel(indptr: Int64, known: Int32, n_items: int, seed: int, drawn: In
                 taken_by[item] = user
                 drawn[user, n_drawn] = item
                 n_drawn += 1
-
-
-_draw = jit(_draw_kernel)

@@ -42,20 +42,10 @@ def held_out_ranks(
     held = split.test if part == "test" else split.validation
     ranks = np.empty(int(held.counts()[users].sum()), np.int32)
     if sampled:
-        _ranks_among_sampled(scores, users, split.sampled, held.indptr, held.items, ranks)
+        _ranks_among_sampled(scores, users, split.sampled, held, ranks)
     else:
         hidden = split.validation if part == "test" else empty_lists(split.n_users)
-        _ranks_among_all(
-            scores,
-            users,
-            split.seen.indptr,
-            split.seen.items,
-            hidden.indptr,
-            hidden.items,
-            held.indptr,
-            held.items,
-            ranks,
-        )
+        _ranks_among_all(scores, users, split.seen, hidden, held, ranks)
     return ranks
 
 
@@ -69,15 +59,7 @@ def top_k(scores: Float32, users: Int64, split: Split, k: int) -> Int32:
         raise ValueError(f"k must be at least 1, not {k}")
     scores, users = _check_shapes(scores, users, split)
     best = np.full((len(users), k), -1, np.int32)
-    _best_items(
-        scores,
-        users,
-        split.seen.indptr,
-        split.seen.items,
-        split.validation.indptr,
-        split.validation.items,
-        best,
-    )
+    _best_items(scores, users, split.seen, split.validation, best)
     return best
 
 
@@ -86,10 +68,7 @@ def best_unseen(scores: Float32, seen: Ragged, k: int) -> Int32:
     recommending in use, where nothing is held out."""
     scores = np.ascontiguousarray(scores, np.float32)
     best = np.full((len(scores), min(k, scores.shape[1])), -1, np.int32)
-    nothing = empty_lists(len(scores))
-    _best_items(
-        scores, np.arange(len(scores)), seen.indptr, seen.items, nothing.indptr, nothing.items, best
-    )
+    _best_items(scores, np.arange(len(scores)), seen, empty_lists(len(scores)), best)
     return best
 
 
@@ -107,22 +86,23 @@ def _check_shapes(scores: Float32, users: Int64, split: Split) -> tuple[Float32,
 
 
 @jit
-def _exclude(items: Int32, start: int, end: int, is_out: Int32, rivals: Float32) -> int:
-    """Set marked items' scores to NaN, unmark them, and count them: each is counted once."""
-    count = 0
-    for entry in range(start, end):
-        item = items[entry]
-        if is_out[item]:
-            is_out[item] = 0
-            rivals[item] = np.nan
-            count += 1
-    return count
+def _own(lists: Ragged, user: int) -> Int32:
+    """The items of one user, in any kernel."""
+    return lists.items[lists.indptr[user] : lists.indptr[user + 1]]
 
 
 @jit
-def _mark(items: Int32, start: int, end: int, is_out: Int32) -> None:
-    for entry in range(start, end):
-        is_out[items[entry]] = 1
+def _exclude(items: Int32, row: int, excluded_in: Int64, rivals: Float32) -> int:
+    """Set the scores of ``items`` to NaN and count those that this row had not excluded before.
+
+    ``excluded_in`` has, for each item, the last row that excluded it.
+    """
+    count = 0
+    for item in items:
+        rivals[item] = np.nan
+        count += excluded_in[item] != row
+        excluded_in[item] = row
+    return count
 
 
 @jit
@@ -149,55 +129,32 @@ def _rank_held(scores: Float32, held: Int32, rivals: Float32, n_rivals: int, ran
 
 @jit
 def _ranks_among_all(
-    scores: Float32,
-    users: Int64,
-    seen_indptr: Int64,
-    seen: Int32,
-    hidden_indptr: Int64,
-    hidden: Int32,
-    held_indptr: Int64,
-    held: Int32,
-    ranks: Int32,
+    scores: Float32, users: Int64, seen: Ragged, hidden: Ragged, held: Ragged, ranks: Int32
 ) -> None:
     n_items = scores.shape[1]
-    is_out = np.zeros(n_items, np.int32)
+    excluded_in = np.full(n_items, -1, np.int64)
     rivals = np.empty(n_items, np.float32)
     done = 0
-    for row in range(len(users)):
-        user = users[row]
-        seen_from, seen_to = seen_indptr[user], seen_indptr[user + 1]
-        hidden_from, hidden_to = hidden_indptr[user], hidden_indptr[user + 1]
-        held_from, held_to = held_indptr[user], held_indptr[user + 1]
-        if held_from == held_to:
+    for row, user in enumerate(users):
+        own = _own(held, user)
+        if len(own) == 0:
             continue
-        _mark(seen, seen_from, seen_to, is_out)
-        _mark(hidden, hidden_from, hidden_to, is_out)
-        _mark(held, held_from, held_to, is_out)
         rivals[:] = scores[row]
-        n_rivals = n_items - _exclude(seen, seen_from, seen_to, is_out, rivals)
-        n_rivals -= _exclude(hidden, hidden_from, hidden_to, is_out, rivals)
-        n_rivals -= _exclude(held, held_from, held_to, is_out, rivals)
-        n_held = held_to - held_from
-        _rank_held(
-            scores[row], held[held_from:held_to], rivals, n_rivals, ranks[done : done + n_held]
-        )
-        done += n_held
+        n_rivals = n_items - _exclude(own, row, excluded_in, rivals)
+        n_rivals -= _exclude(_own(seen, user), row, excluded_in, rivals)
+        n_rivals -= _exclude(_own(hidden, user), row, excluded_in, rivals)
+        _rank_held(scores[row], own, rivals, n_rivals, ranks[done : done + len(own)])
+        done += len(own)
 
 
 @jit
 def _ranks_among_sampled(
-    scores: Float32,
-    users: Int64,
-    sampled: Int32,
-    held_indptr: Int64,
-    held: Int32,
-    ranks: Int32,
+    scores: Float32, users: Int64, sampled: Int32, held: Ragged, ranks: Int32
 ) -> None:
     rivals = np.empty(sampled.shape[1], np.float32)
     done = 0
-    for row in range(len(users)):
-        user = users[row]
-        own = held[held_indptr[user] : held_indptr[user + 1]]
+    for row, user in enumerate(users):
+        own = _own(held, user)
         n_rivals = 0
         rivals[:] = np.nan
         for candidate in sampled[user]:
@@ -212,15 +169,7 @@ def _ranks_among_sampled(
 
 
 @jit
-def _best_items(
-    scores: Float32,
-    users: Int64,
-    seen_indptr: Int64,
-    seen: Int32,
-    hidden_indptr: Int64,
-    hidden: Int32,
-    best: Int32,
-) -> None:
+def _best_items(scores: Float32, users: Int64, seen: Ragged, hidden: Ragged, best: Int32) -> None:
     """One pass per user that keeps a sorted list of the best items so far. An item enters a full
     list only if it beats the last one, and goes behind items of equal score, which have smaller
     numbers. Blocks without an item good enough are skipped."""
@@ -229,13 +178,10 @@ def _best_items(
     n_blocks = (n_items + _BLOCK_ITEMS - 1) // _BLOCK_ITEMS
     usable = np.full(n_blocks * _BLOCK_ITEMS, np.nan, np.float32)
     kept = np.empty(k, np.float32)
-    for row in range(len(users)):
-        user = users[row]
+    for row, user in enumerate(users):
         usable[:n_items] = scores[row]
-        for entry in range(seen_indptr[user], seen_indptr[user + 1]):
-            usable[seen[entry]] = np.nan
-        for entry in range(hidden_indptr[user], hidden_indptr[user + 1]):
-            usable[hidden[entry]] = np.nan
+        usable[_own(seen, user)] = np.nan
+        usable[_own(hidden, user)] = np.nan
         chosen = best[row]
         n_kept = 0
         for block in range(n_blocks):
