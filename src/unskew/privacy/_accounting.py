@@ -36,14 +36,11 @@ def sensitivity(mechanism: Mechanism, shape: Shape) -> float:
     infinite without a clip."""
     if mechanism.clip is None:
         return math.inf
-    bound = mechanism.clip
-    rows = shape.n_items + (shape.dense > 0)
+    factors = {"l1": 1.0, "l2": 1.0, "row": math.sqrt(shape.n_items + (shape.dense > 0))}
     if mechanism.kind == "laplace":
         by_row = shape.n_items * math.sqrt(shape.width) + math.sqrt(shape.dense)
-        return (
-            2 * bound * {"l1": 1.0, "l2": math.sqrt(shape.entries), "row": by_row}[mechanism.norm]
-        )
-    return 2 * bound * {"l1": 1.0, "l2": 1.0, "row": math.sqrt(rows)}[mechanism.norm]
+        factors = {"l1": 1.0, "l2": math.sqrt(shape.entries), "row": by_row}
+    return 2 * mechanism.clip * factors[mechanism.norm]
 
 
 def local_epsilon(kind: str, ratio: float, rounds: int, delta: float = DELTA) -> float:
@@ -137,8 +134,10 @@ def _paper_epsilon(
 ) -> dict[str, Any]:
     """The paper's epsilon. Here the update itself is clipped, so S_u = 2 p_u C with C the bound on
     its L1 norm (Laplace) or L2 norm (Gaussian)."""
-    seen = max(f["largest_l1" if mechanism.kind == "laplace" else "largest_l2"] for f in figures)
-    bound = seen if mechanism.clip is None else sensitivity(mechanism, shape) / 2
+    bound, source = sensitivity(mechanism, shape) / 2, "the clip"
+    if mechanism.clip is None:
+        norm = "largest_l1" if mechanism.kind == "laplace" else "largest_l2"
+        bound, source = max(f[norm] for f in figures), "the largest upload seen, not a bound"
     shares = {
         "worst": max(f["largest_share"] for f in figures),
         "median": statistics.median(f["median_share"] for f in figures),
@@ -147,7 +146,6 @@ def _paper_epsilon(
         name: 2 * share * bound / mechanism.noise if mechanism.noise else None
         for name, share in shares.items()
     }
-    source = "the clip" if mechanism.clip is not None else "the largest upload seen, not a bound"
     return {
         "definition": "2 p_u eta C / lambda, of the aggregate, one round",
         "epsilon": epsilons,
@@ -166,8 +164,10 @@ def _local_guarantee(
     figures: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     if mechanism.clip is None or mechanism.noise == 0:
-        missing = "clipping" if mechanism.clip is None else "noise"
-        return {"holds": False, "statement": f"no guarantee: {_NO_GUARANTEE[missing]}"}
+        why = "uploads are clipped but carry no noise"
+        if mechanism.clip is None:
+            why = "uploads are not clipped, so no noise bounds what one of them gives away"
+        return {"holds": False, "statement": f"no guarantee: {why}"}
     apart = sensitivity(mechanism, shape)
     ratio = mechanism.noise / apart
     epsilons = {
@@ -189,12 +189,6 @@ def _local_guarantee(
             f"({median})"
         ),
     }
-
-
-_NO_GUARANTEE = {
-    "clipping": "uploads are not clipped, so no noise bounds what one of them gives away",
-    "noise": "uploads are clipped but carry no noise",
-}
 
 
 def _import_accountant() -> Any:

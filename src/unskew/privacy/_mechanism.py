@@ -9,7 +9,6 @@ would show which items a client has not trained; so does the dense part. Methods
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -26,7 +25,8 @@ from unskew.kernels.noise import (
     upload_norms,
 )
 from unskew.ragged import filter_entries
-from unskew.types import Bool, Cohort, Float64, Int64, Rows, UnskewError, Upload
+from unskew.settings import Settings, setting
+from unskew.types import Bool, Cohort, Float64, Int64, UnskewError, Upload
 
 Kind = Literal["laplace", "gaussian"]
 Norm = Literal["l1", "l2", "row"]
@@ -61,44 +61,35 @@ class Mechanism:
 
 
 @dataclass(frozen=True)
-class LocalPrivacy:
+class LocalPrivacy(Settings):
     """Privacy settings of a run: the strength of noise, or a budget that determines it."""
 
     noise: float | None = None
     """The paper's lambda (for Gaussian noise its standard deviation)."""
-    epsilon: float | None = None
+    epsilon: float | None = setting(None, above=0)
     """Budget of the worst client over the whole run, in place of ``noise``."""
-    delta: float = 1e-5
-    """The delta that goes with epsilon."""
-    clip: float | None = None
+    delta: float = setting(1e-5, above=0)
+    """The delta that goes with epsilon, below 1."""
+    clip: float | None = setting(None, above=0)
     """Bound on the norm of an upload. Without it noise guarantees nothing."""
     norm: Norm = "l1"
     """What ``clip`` bounds: l1 or l2 of the whole upload, or the L2 norm of each row."""
     kind: Kind | None = None
     """laplace or gaussian; default: gaussian for clip with norm l2, otherwise laplace."""
-    least_users: int | None = None
+    least_users: int | None = setting(None, at_least=1)
     """Rows of items with fewer users than this are not sent, because in a sum they would reveal
     those few. The number of users of an item is itself a sum, taken before the first round."""
 
     def __post_init__(self) -> None:
-        if self.norm not in _CLIPS:
-            raise UnskewError(f'The clipping norm "{self.norm}" must be one of l1, l2, row.')
-        if self.kind not in (None, *_KINDS):
-            raise UnskewError(f'The noise "{self.kind}" must be laplace or gaussian.')
+        super().__post_init__()
         if (self.noise is None) == (self.epsilon is None):
             raise UnskewError("Local privacy needs either a noise strength or an epsilon.")
-        for name in ("noise", "epsilon", "clip", "delta"):
-            value = getattr(self, name)
-            least = 0 if name == "noise" else 1e-300
-            if value is not None and not least <= value < math.inf:
-                raise UnskewError(f"{name} = {value} of local privacy must be finite and positive.")
-        if self.least_users is not None and (self.least_users < 1 or self.least_users % 1):
-            raise UnskewError(f"least_users = {self.least_users} must be a whole number from 1.")
         if self.delta >= 1:
             raise UnskewError(f"delta = {self.delta} of local privacy must be below 1.")
         if self.epsilon is not None and self.clip is None:
             raise UnskewError("A budget epsilon needs a clip: without a bound no noise suffices.")
-        if self.epsilon is not None and (self.drawn, self.norm) not in _KINDS_WITH_BUDGET:
+        with_budget = (("laplace", "l1"), ("gaussian", "l1"), ("gaussian", "l2"))
+        if self.epsilon is not None and (self.drawn, self.norm) not in with_budget:
             raise UnskewError(
                 "A budget epsilon needs Laplace noise with norm l1, or Gaussian with l1 or l2."
             )
@@ -113,14 +104,6 @@ class LocalPrivacy:
     def with_noise(self, noise: float) -> Mechanism:
         """The mechanism with noise of this strength."""
         return Mechanism(noise, self.drawn, self.clip, self.norm)
-
-
-_KINDS_WITH_BUDGET = (("laplace", "l1"), ("gaussian", "l1"), ("gaussian", "l2"))
-
-
-def without_rows(rows: Rows, withheld: Bool) -> Rows:
-    """The rows of all items that are not withheld."""
-    return filter_entries(rows, ~withheld[rows.items])
 
 
 class PrivateUploads:
@@ -138,20 +121,18 @@ class PrivateUploads:
     ) -> None:
         self.mechanism, self._key, self._withheld = mechanism, key, withheld
         self.shape: Shape | None = None
-        self._users: list[Int64] = []
-        self._weights: list[Float64] = []
-        self._largest = np.zeros(2)
+        self._sent: list[tuple[Int64, Float64, Float64, Float64]] = []
+        """Users, weights, L1 and L2 norms of the round's uploads, chunk by chunk."""
 
     def __call__(self, upload: Upload, cohort: Cohort) -> Upload:
         m = self.mechanism
         if self._withheld is not None:
-            upload = upload._replace(rows=without_rows(upload.rows, self._withheld))
+            rows = filter_entries(upload.rows, ~self._withheld[upload.rows.items])
+            upload = upload._replace(rows=rows)
         l1, l2 = upload_norms(upload)
         if m.clip is not None:
             upload = upload._replace(weight=np.sign(upload.weight))
-        self._users.append(cohort.users)
-        self._weights.append(upload.weight)
-        self._largest = np.maximum(self._largest, (l1.max(initial=0), l2.max(initial=0)))
+        self._sent.append((cohort.users, upload.weight, l1, l2))
         self.shape = Shape(cohort.n_items, upload.rows.values.shape[1], upload.dense.shape[1])
         clip = NO_CLIP if m.clip is None else _CLIPS[m.norm]
         return send_privately(
@@ -169,21 +150,18 @@ class PrivateUploads:
 
     def round_figures(self) -> dict[str, Any]:
         """The round's part of the privacy account as JSON; clears it for the next round."""
-        users, weights = np.concatenate(self._users), np.concatenate(self._weights)
+        users, weights, l1, l2 = map(np.concatenate, zip(*self._sent, strict=True))
+        self._sent.clear()
         sent = weights > 0
         shares = weights[sent] / weights.sum() if sent.any() else np.zeros(1)
         figures: dict[str, Any] = {
             "sent": int(sent.sum()),
-            "largest_l1": float(self._largest[0]),
-            "largest_l2": float(self._largest[1]),
+            "largest_l1": float(l1.max(initial=0)),
+            "largest_l2": float(l2.max(initial=0)),
             "largest_share": float(shares.max()),
             "median_share": float(np.median(shares)),
             "shape": list(self.shape or (0, 0, 0)),
         }
         if 0 < sent.sum() < len(sent):
             figures["senders"] = users[sent].tolist()
-        self._clear()
         return figures
-
-    def _clear(self) -> None:
-        self._users, self._weights, self._largest = [], [], np.zeros(2)
