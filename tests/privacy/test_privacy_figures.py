@@ -67,7 +67,7 @@ def test_no_rounds_no_noise_and_endless_noise() -> None:
 )
 def test_which_noise_is_drawn_where_none_is_named(values: dict[str, Any], expected: str) -> None:
     asked = LocalPrivacy(noise=0.5, **values)
-    assert asked.drawn == expected
+    assert asked.noise_kind == expected
     wanted = Mechanism(2.0, expected, values.get("clip"), values.get("norm", "l1"))  # type: ignore[arg-type]
     assert asked.with_noise(2.0) == wanted
 
@@ -103,7 +103,7 @@ def test_the_least_number_of_users_is_a_whole_number(value: Any) -> None:
 )
 def test_a_budget_needs_a_norm_that_its_noise_answers_to(kind: Any, norm: Any, fits: bool) -> None:
     if fits:
-        assert LocalPrivacy(epsilon=1.0, clip=1.0, norm=norm, kind=kind).drawn == kind
+        assert LocalPrivacy(epsilon=1.0, clip=1.0, norm=norm, kind=kind).noise_kind == kind
         return
     with pytest.raises(UnskewError, match="A budget epsilon needs"):
         LocalPrivacy(epsilon=1.0, clip=1.0, norm=norm, kind=kind)

@@ -27,40 +27,41 @@ from unskew.ragged import indptr_from_counts, owners, select
 from unskew.rng import Purpose, generator
 from unskew.types import Bool, Cohort, Float32, Float64, Int64, Method, Ragged, Upload
 
-LISTED_ROW = np.float32(1e-15)
-"""Added to rows that were sent, so that a row of zeros still differs from one that was not sent."""
+SENT_ROW_MARK = np.float32(1e-15)
+"""Value added to each row that was sent, so that a sent row of zeros differs from an unsent one."""
 MIN_ROUNDS_FOR_TREND = 12
-"""Fewer rounds do not tell a trend over time from the effect of who took part."""
+"""Minimum number of rounds for which a trend over time is fitted and removed."""
 SHADOW_CLIENTS = 48
-"""Clients that the server makes up."""
+"""Number of clients that the server makes up for the shadow attack."""
 NEGATIVES_PER_POSITIVE = 5
-"""Items without an interaction in the training set of the shadow attack, per item with one."""
-RIDGE = 1e-3
-"""Penalty on the weights of the logistic regression, per sample."""
+"""Items that a shadow client lacks, per item that it has, in the classifier's training data."""
+RIDGE_PER_SAMPLE = 1e-3
+"""L2 penalty on the weights of the logistic regression, per training sample."""
 MAX_NEWTON_STEPS = 12
-"""Steps after which the logistic regression stops."""
-RECOVERED = 0.9
-"""A user counts as recovered if more than this share of the guessed items is right."""
+"""Maximum number of Newton steps of the logistic regression."""
+MIN_RECOVERED_PRECISION = 0.9
+"""Share of guessed items that must be right for a user's history to count as recovered."""
 
 
 def dense_uploads(upload: Upload, clients: Int64, n_items: int) -> Float32:
-    """Item tables that these clients (positions in the upload) sent; zero where a row was not."""
+    """Item tables (clients × items × width) that some clients of an upload sent, zero in rows that
+    they did not send. ``clients`` are positions in the upload."""
     indptr, items, values = select(upload.rows, clients)
     D = np.zeros((len(clients), n_items, values.shape[1]), np.float32)
     D[owners(indptr), items] = values
-    D[owners(indptr), items, 0] += LISTED_ROW
+    D[owners(indptr), items, 0] += SENT_ROW_MARK
     return D
 
 
 def item_matrix(lists: Ragged, n_items: int) -> Bool:
-    """Users × items: whether the user's list contains the item."""
+    """A matrix of users × items that is true where the user's list contains the item."""
     found = np.zeros((len(lists.indptr) - 1, n_items), bool)
     found[owners(lists.indptr), lists.items] = True
     return found
 
 
 def support(D: Float32) -> Float64:
-    """(a) The norm of each row: which rows changed, and how much."""
+    """Attack (a): score each item by the Euclidean norm of its uploaded row."""
     return np.asarray(np.sqrt(np.einsum("uid,uid->ui", D, D)), np.float64)
 
 
@@ -79,18 +80,21 @@ def main_direction(D: Float32, noise: float = 0.0) -> Float64:
 
 
 def direction(D: Float32, vectors: Float64) -> Float64:
-    """(b) The coordinate of each row along the client's main direction."""
+    """Attack (b): score each item by its uploaded row's coordinate along the client's main
+    direction (``vectors``, one per client)."""
     along = np.matmul(D, vectors[:, :, None].astype(np.float32))
     return np.asarray(along[:, :, 0], np.float64)
 
 
 def inversion(D: Float32, vectors: Float64, Q: Float32) -> Float64:
-    """(e) Scores by the client's own vector, which is the main direction up to scale."""
+    """Attack (e): score each item of the trained table by the client's own vector, which is the
+    main direction up to scale. ``Q`` is the downloaded item table."""
     return direction(D, vectors) + vectors @ Q.T.astype(np.float64)
 
 
 def presence(moves: Float64, there: Bool) -> Float64:
-    """(c, on sums) Which items move more in rounds with a client than in rounds without it.
+    """Attack (c), on sums: score each item by how much more it moves in rounds with a client than
+    in rounds without it. Returns clients × items.
 
     ``moves`` is rounds × items; a slow trend over rounds is removed first. ``there`` is rounds ×
     clients. A client that was never absent gets the plain mean.
@@ -144,7 +148,7 @@ class Classifier:
         self._mean, self._spread = x.mean(0), x.std(0) + np.float32(1e-12)
         z = np.concatenate([self._standardise(x), prior[:, None]], axis=1)
         w = np.zeros(z.shape[1])
-        ridge = RIDGE * len(z) * np.eye(z.shape[1])
+        ridge = RIDGE_PER_SAMPLE * len(z) * np.eye(z.shape[1])
         # einsum, because a threaded BLAS takes seconds for this on busy cores.
         for _ in range(MAX_NEWTON_STEPS):
             p = 1 / (1 + np.exp(-np.clip(np.einsum("na,a->n", z, w), -30, 30)))
@@ -168,7 +172,7 @@ class Classifier:
 
 
 class Shadows:
-    """(d) Clients that the server makes up and trains along, round by round.
+    """Attack (d): clients that the server makes up and trains along, round by round.
 
     Their items are drawn by popularity, which is public, and their numbers of items from a common
     range. ``device`` transforms their uploads as real devices do, with noise of strength ``noise``.
@@ -245,13 +249,15 @@ class Success(NamedTuple):
     users: int
 
     def to_json(self) -> dict[str, Any]:
-        figures = {name: _rounded(i) for name, i in zip(self._fields[:-1], self[:-1], strict=True)}
+        figures = {
+            name: _interval_json(i) for name, i in zip(self._fields[:-1], self[:-1], strict=True)
+        }
         return figures | {"users": self.users}
 
 
 def measure(scores: Float64, owned: Bool, seed: int = 0) -> Success:
-    """Success of one attack. ``scores`` and ``owned`` are users × items; users without scores (NaN)
-    are left out."""
+    """How well the item scores of one attack find the items that users have. ``scores`` and
+    ``owned`` are users × items; users without scores (NaN) are left out."""
     there = ~np.isnan(scores).any(axis=1)
     scores, owned = scores[there], owned[there]
     n = len(scores)
@@ -268,7 +274,7 @@ def measure(scores: Float64, owned: Bool, seed: int = 0) -> Success:
         _interval(auc(ranks, owned)),
         _interval(personal),
         _interval(precisions),
-        wilson_interval(int((precisions > RECOVERED).sum()), n),
+        wilson_interval(int((precisions > MIN_RECOVERED_PRECISION).sum()), n),
         _interval(personal[heavy]),
         n,
     )
@@ -284,8 +290,8 @@ def owner_success(scores: Float64, items: Int64, owned: Bool) -> dict[str, Any]:
     some = owned.any(1)
     scores, owned = scores[some], owned[some]
     return {
-        "auc": _rounded(_interval(auc(mid_ranks(scores), owned))),
-        "precision": _rounded(_interval(_precisions(scores, owned))),
+        "auc": _interval_json(_interval(auc(mid_ranks(scores), owned))),
+        "precision": _interval_json(_interval(_precisions(scores, owned))),
         "items": len(scores),
     }
 
@@ -298,7 +304,8 @@ def mid_ranks(scores: Float64) -> Float64:
 
 
 def auc(ranks: Float64, owned: Bool) -> Float64:
-    """The Mann-Whitney statistic of each row of ranks; ties count half."""
+    """For each row, the probability that an owned item ranks above one that is not; ties count
+    half. ``ranks`` comes from ``mid_ranks``."""
     n = owned.sum(1)
     wins = np.where(owned, ranks, 0.0).sum(1) - n * (n + 1) / 2
     return np.asarray(wins / (n * (ranks.shape[1] - n)), np.float64)
@@ -318,8 +325,8 @@ def personal_auc(ranks: Float64, owned: Bool) -> Float64:
         return np.asarray(wins / counts.sum(1), np.float64)
 
 
-def _rounded(interval: Interval) -> dict[str, float]:
-    """An interval as JSON, to four digits."""
+def _interval_json(interval: Interval) -> dict[str, float]:
+    """Mean, low and high end of an interval, rounded to four digits."""
     return {name: round(value, 4) for name, value in interval._asdict().items()}
 
 

@@ -17,11 +17,11 @@ from unskew.runs import OnRound, RunSpec, run
 from unskew.types import Interactions
 
 CANDIDATES = 99
-"""Items without an interaction among which each held-out item is ranked."""
+"""Number of items the user never had among which each held-out item is ranked."""
 
 
 class LeakVerdict(NamedTuple):
-    """Hit rate on random data beside chance."""
+    """Hit rate of a method on random data, and the hit rate of chance."""
 
     hit_rate: Interval
     chance: float

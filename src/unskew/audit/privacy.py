@@ -27,9 +27,9 @@ from unskew.types import Bool, Float64, Int64, Interactions, Split, UnskewError
 
 Row = Mapping[str, Any]
 NOISES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
-"""The noise strengths of the paper."""
+"""Strengths of Laplace noise (lambda) that the paper reports."""
 TARGETS = 150
-"""Users attacked by default; enough for intervals of a few thousandths."""
+"""Number of users attacked by default."""
 
 
 def audit_privacy(
@@ -112,7 +112,7 @@ def with_noise(spec: RunSpec, noise: float, options: Mapping[str, Any] | None = 
 
 
 def privacy_command(spec: RunSpec, users: int) -> str:
-    """The command that makes the row of this run by itself."""
+    """The command line that repeats the audit of this run, ``users`` users attacked."""
     parts = ["unskew", "audit", "privacy", "--method", spec.method, "--data", spec.data]
     parts += ["--protocol", spec.protocol, "--seed", str(spec.seeds[0]), "--users", str(users)]
     parts += [f"--set={key}={value}" for key, value in spec.settings.items()]
@@ -149,6 +149,7 @@ def _attack_owners(
 
 
 def _measure_all(findings: Mapping[tuple[str, str], Float64], owned: Bool) -> dict[str, Any]:
+    """Success by span and attack, as JSON, from item scores by (attack, span)."""
     found: dict[str, Any] = {}
     for (attack, span), scores in findings.items():
         found.setdefault(span, {})[attack] = measure(scores, owned).to_json()
@@ -216,7 +217,7 @@ def _sum_cells(row: Row) -> list[Cell]:
 
 
 def _name_cells(row: Row) -> list[Cell]:
-    """Method and noise, with kind and clip of the noise where there is a clip."""
+    """The first two cells of a row: its method, and its noise with the clip if there is one."""
     name = row["method"] + (", full cohort" if row["participation"] == 1.0 else "")
     noise, account = f"{row['noise']:.3g}", row.get("privacy", {})
     if account.get("least_users"):
@@ -249,7 +250,7 @@ def privacy_tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def in_table_order(rows: Sequence[Row]) -> list[Row]:
-    """Rows by data, method (in the registry's order), cohort, withheld items and noise."""
+    """Rows sorted by data, method (in the registry's order), cohort, withheld items and noise."""
     order = {name: at for at, name in enumerate(METHODS)}
     return sorted(
         rows,

@@ -36,11 +36,11 @@ from unskew.kernels import empty_sum, fold
 from unskew.types import Cohort, Float32, Float64, Int64, Upload, UploadSum
 
 SPANS = ("one round", "whole run")
-"""The uploads an attack uses: a client's latest, or all of them."""
+"""Names of the two kinds of attack: on a client's latest upload, or on all its uploads."""
 
 
 class CuriousServer:
-    """A transform for the engine that passes uploads on unchanged and remembers them.
+    """Attacks the uploads of a federation while it trains, and passes them on unchanged.
 
     ``plan`` is the federation that it watches, ``targets`` are the attacked users, ``rare`` are
     items of few clients who are known to have them. ``device`` transforms uploads before they
@@ -85,7 +85,7 @@ class CuriousServer:
         self._download: Any = None
 
     def begin_round(self, download: Any, round: int) -> None:
-        """Note what is sent out, and train the shadow clients on it."""
+        """Remember the round's download, and train the shadow clients on it."""
         self._download, self._total = download, None
         self._classifier = self._shadows.learn(download, round)
         self._side = 1.0 if self._classifier is None else self._classifier.side
@@ -170,8 +170,8 @@ class CuriousServer:
         self._upload_counts[targets] += 1
 
     def _network_inversion(self, dense: Float32) -> Float64 | None:
-        """(e) How much a client's upload makes a shared network favour each item, for the user
-        vector that every device started with. None for methods without a shared network."""
+        """Attack (e) on dense parts: how much a client's upload makes a shared network favour each
+        item, for the user vector that every device started with. None without a shared network."""
         fresh = self._fresh.take(np.zeros(len(dense), np.int64))
         before, after = (
             self._method.score_dense(self._download, fresh, change)
@@ -204,7 +204,8 @@ def _combine(parts: Iterable[Float64]) -> Float64:
 
 
 def _contrasts(targets: Int64, cohorts: Sequence[Int64]) -> Float64:
-    """Rounds × targets: 1 / (rounds with the client), or -1 / (rounds without)."""
+    """Weights (rounds × targets) that give the mean of rounds with a client minus the mean of
+    rounds without it: 1 / (rounds with the client), or -1 / (rounds without)."""
     there = np.array([np.isin(targets, cohort) for cohort in cohorts])
     with_it, without = there.sum(0), (~there).sum(0)
     share = np.where(there, 1 / np.maximum(with_it, 1), -1 / np.maximum(without, 1))

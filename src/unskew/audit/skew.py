@@ -60,7 +60,7 @@ class SkewSpec(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command that makes the row of this variant."""
+        """The command line that makes this measurement."""
         given = {"methods": self.variant} | self._asdict()
         words = ["methods", "data", "protocol", "rounds", "clients", "seed"]
         options = [part for word in words for part in (f"--{word}", str(given[word]))]
@@ -309,8 +309,8 @@ def _cells(row: Row) -> list[str]:
         f"{row['correlation']:.2f}, {m['error']:.0%}",
         f"{lemma['gamma_median']:.2f}, {lemma['gamma_largest']:.2f}" if lemma else "–",
         f"{lemma['accumulated']:.3g}, {lemma['of_stepwise_bound']:.1%}" if lemma else "–",
-        f"{m['calibration']:.1%}, {m['calibration_cosine']:+.2f}" if _buffered(row) else "–",
-        f"{m['buffer']:.0%}, {m['buffer_cosine']:+.2f}" if _buffered(row) else "–",
+        f"{m['calibration']:.1%}, {m['calibration_cosine']:+.2f}" if _has_buffer(row) else "–",
+        f"{m['buffer']:.0%}, {m['buffer_cosine']:+.2f}" if _has_buffer(row) else "–",
         f"{m['left']:.0%}" if m["left"] > 1e-4 else f"{m['left']:.0e}",
         f"{m['off_optimum']:.1%}" if m["off_optimum"] > 1e-5 else f"{m['off_optimum']:.0e}",
     ]
@@ -339,7 +339,7 @@ def findings(row: Row) -> Iterator[str]:
         yield "Lemma 3.3 needs clients with two rounds or more: give more --rounds."
     else:
         yield from _bound_findings(lemma)
-    if not _buffered(row):
+    if not _has_buffer(row):
         how = "has no buffer" if row["variant"] == "fedmf" else "keeps its matrix for scoring"
         yield f"Step 2: {row['variant']} {how}, its vector meets the whole skew."
         return
@@ -394,5 +394,5 @@ def _bound_findings(lemma: Row) -> Iterator[str]:
     )
 
 
-def _buffered(row: Row) -> bool:
+def _has_buffer(row: Row) -> bool:
     return row["median"]["calibration"] is not None

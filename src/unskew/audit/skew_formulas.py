@@ -64,7 +64,7 @@ class History:
 
 
 def slopes(p: Float64, Q: Float64, feedback: Feedback) -> tuple[Float64, Float64]:
-    """L1 and L2 per item."""
+    """L1 and L2 (see the module) of each item."""
     value, slope = _link(Q @ p, feedback.link)
     return feedback.samples * value - feedback.label, feedback.samples * slope
 
@@ -202,7 +202,7 @@ def norm_ratio(part: Float64, whole: Float64) -> float:
 
 
 def _link(x: Float64, link: str) -> tuple[Float64, Float64]:
-    """Values and slopes of s."""
+    """Values and slopes of the function s at ``x``."""
     if link == "identity":
         return x, np.ones_like(x)
     value: Float64 = 0.5 * (1 + np.tanh(x / 2))  # the logistic function, without overflow

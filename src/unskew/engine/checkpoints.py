@@ -34,7 +34,7 @@ from unskew.types import Split
 
 FORMAT, VERSION = "unskew-state", 1
 MAX_WRITING_SHARE = 0.1
-"""Share of the time since the start that writing may take."""
+"""Maximum share of the time since the start that writing checkpoints may take."""
 
 
 def model_checksum(state: State) -> str:

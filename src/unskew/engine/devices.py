@@ -74,13 +74,13 @@ class Devices:
         return self._all.setdefault(len(items), items.copy())
 
     def mean_bytes(self) -> float:
-        """Mean size of a device's private state."""
+        """Mean size of a device's private state, in bytes."""
         dense = sum(array.nbytes for array in self._dense.values())
         ragged = sum(part.nbytes for _, values in self._ragged.values() for part in values)
         return (dense + ragged + 1) / self.n_users
 
     def remember(self, version: int, download: Any) -> None:
-        """Store a download that devices are about to get."""
+        """Store a download under its number, because devices are about to get it."""
         self.downloads = {**self.downloads, version: download}
 
     def forget(self) -> None:

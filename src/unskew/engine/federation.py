@@ -226,8 +226,9 @@ class Federation:
         return min(self._chunk, max(1, int(MAX_CHUNK_BYTES / devices.mean_bytes())))
 
     def _worker_chunk_size(self, devices: Devices, n_users: int, workers: int) -> int:
-        """Small enough that chunks in training and chunks waiting to be stored stay within one
-        chunk's size together, and that every worker gets several."""
+        """Number of clients per chunk: few enough that every worker gets several chunks, and that
+        chunks in training and chunks waiting to be stored together stay within the memory limit of
+        one chunk."""
         size = self._chunk_size(devices) // (2 * workers)
         return max(1, min(size, -(-n_users // (workers * MIN_CHUNKS_PER_WORKER))))
 
@@ -301,7 +302,7 @@ class _Received:
 
 
 def _concatenate(each: list[tuple[Int64, Upload]]) -> Uploads:
-    """All chunks as one. Empties ``each``, so that no upload is in memory twice."""
+    """The uploads of all chunks as one. Empties ``each``, so that no upload is in memory twice."""
     first = each[0][1]
     indptr = indptr_from_counts(np.concatenate([np.diff(one.rows.indptr) for _, one in each]))
     items = np.empty(indptr[-1], np.int32)

@@ -22,10 +22,12 @@ from unskew.ragged import distinct, owners
 from unskew.types import Bool, Float64, Int32, Int64, Ragged
 
 CUTOFFS = (5, 10, 20, 50)
+"""Lengths k of recommended lists for which metrics are reported."""
 
 
 def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[str, Float64]:
-    """Every metric of every user: user ``u`` has the ranks ``ranks[indptr[u]:indptr[u + 1]]``."""
+    """Every metric of every user, by name such as ``hr@10``. ``ranks[indptr[u]:indptr[u + 1]]`` are
+    the ranks of user ``u``'s held-out items."""
     n_users = len(indptr) - 1
     held = np.diff(indptr)
     if len(ranks) != indptr[-1]:
@@ -85,10 +87,10 @@ def _gain(rank: Float64) -> Float64:
 
 
 def _best_gain(longest: int) -> Float64:
-    """At index h, the summed gain of the ranks 1 … h."""
+    """Sums of the gains of ranks 1 to h, for each h from 0 to ``longest``."""
     return np.concatenate([[0.0], np.cumsum(_gain(np.arange(1.0, longest + 1)))])
 
 
 def _divide(value: Float64, whole: Float64 | Int64) -> Float64:
-    """Divide; 0 where the divisor is 0."""
+    """``value / whole``, and 0 where ``whole`` is 0."""
     return np.divide(value, whole, out=np.zeros(len(value)), where=whole > 0)

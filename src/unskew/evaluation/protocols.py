@@ -28,16 +28,16 @@ from unskew.types import Bool, Int32, Int64, Interactions, Ragged, Split, Unskew
 
 _CANDIDATES = int(Purpose.CANDIDATES)
 LEAVE_ONE_OUT_MIN_ROWS = 3
-"""One row to test on, one to validate on, one to train on."""
+"""Minimum number of rows of a user: one to test on, one to validate on, one to train on."""
 TIME_TEST_SHARE = 0.1
-"""The latest share of all rows, held out for testing under a time split."""
+"""Share of all rows, the latest ones, that a time split holds out for testing."""
 TIME_VALIDATION_SHARE = 0.1
-"""The share of all rows just before it, held out for validation."""
+"""Share of all rows, those just before the test rows, that a time split holds out to validate."""
 
 
 @dataclass(frozen=True)
 class EvaluationProtocol:
-    """All rules of an evaluation."""
+    """Rules of an evaluation: what is held out, what training may draw, what is ranked."""
 
     name: str
     deduplicate: bool
@@ -223,7 +223,8 @@ def _keep_rows(
 
 
 def _number_by_appearance(codes: Int64, n_codes: int) -> tuple[Int64, Int64]:
-    """New numbers 0, 1, … in order of first appearance, and the old code of each."""
+    """The codes renumbered 0, 1, … in order of first appearance, and the old code of each number.
+    ``n_codes`` is larger than every code."""
     first = np.full(n_codes, len(codes), np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     present = np.flatnonzero(first < len(codes))

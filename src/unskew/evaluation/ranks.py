@@ -87,7 +87,7 @@ def _check_shapes(scores: Float32, users: Int64, split: Split) -> tuple[Float32,
 
 @jit
 def _own(lists: Ragged, user: int) -> Int32:
-    """The items of one user, in any kernel."""
+    """The items of one user."""
     return lists.items[lists.indptr[user] : lists.indptr[user + 1]]
 
 

@@ -16,7 +16,8 @@ from unskew.rng import Purpose, generator
 from unskew.types import Float64
 
 CONFIDENCE = 0.95
-RESAMPLES = 2000
+"""Coverage of all confidence intervals."""
+BOOTSTRAP_SAMPLES = 2000
 """Number of bootstrap samples per interval."""
 _MAX_DRAWS = 1 << 20
 """Maximum number of values drawn at once, which bounds the memory of the bootstrap."""
@@ -36,6 +37,8 @@ class PairedTest(NamedTuple):
 
 
 class Interval(NamedTuple):
+    """A mean and the ends of its 95 % confidence interval."""
+
     mean: float
     low: float
     high: float
@@ -72,7 +75,7 @@ def paired_test(a: Float64, b: Float64, seed: int = 0) -> PairedTest:
 
 
 def holm(p_values: Sequence[float] | Float64) -> Float64:
-    """Holm's step-down adjustment: compare the results with the level wanted for all together.
+    """P-values adjusted for multiple tests by Holm's step-down method.
 
     The smallest of m p-values is multiplied by m, the next by m - 1 and so on; none may come out
     below one before it, nor above 1. The order of the input is kept.
@@ -107,7 +110,7 @@ def mean_interval(values: Float64) -> Interval:
 
 
 def wilson_interval(hits: int, n: int) -> Interval:
-    """A rate of ``hits`` in ``n`` and Wilson's 95 % interval for it."""
+    """The rate ``hits / n`` and its 95 % confidence interval by Wilson's formula."""
     z = float(special.ndtri(0.5 + CONFIDENCE / 2))
     rate = hits / n
     shrink = 1 + z * z / n
@@ -133,9 +136,9 @@ def _bootstrap(difference: Float64, seed: int) -> tuple[float, float]:
     means = np.concatenate(
         [
             difference[
-                draws.integers(n_users, size=(min(at_once, RESAMPLES - done), n_users))
+                draws.integers(n_users, size=(min(at_once, BOOTSTRAP_SAMPLES - done), n_users))
             ].mean(1)
-            for done in range(0, RESAMPLES, at_once)
+            for done in range(0, BOOTSTRAP_SAMPLES, at_once)
         ]
     )
     tail = (1 - CONFIDENCE) / 2

@@ -68,7 +68,7 @@ def cell_identity(cell: RunOrTask) -> Hashable:
     if isinstance(cell, Task):
         return cell.command
     ldp = cell.ldp
-    noise = ldp and (ldp.drawn, ldp.noise, ldp.clip, ldp.least_users)
+    noise = ldp and (ldp.noise_kind, ldp.noise, ldp.clip, ldp.least_users)
     return run_identity(cell.method, cell.data, cell.protocol, cell.settings, noise)
 
 

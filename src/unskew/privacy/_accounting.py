@@ -24,6 +24,7 @@ from unskew.privacy._mechanism import LocalPrivacy, Mechanism, Shape
 from unskew.types import Int64, UnskewError
 
 DELTA = 1e-5
+"""Default delta of an (epsilon, delta) guarantee."""
 MIN_STEPS = 2000
 """Minimum number of discretisation steps up to a mechanism's largest privacy loss."""
 FINEST_STEP, COARSEST_STEP = 1e-4, 1.0
@@ -71,13 +72,13 @@ def calibrated_noise(wanted: LocalPrivacy, rounds: int) -> float:
     assert wanted.clip is not None
     apart = sensitivity(wanted.with_noise(1.0), Shape(1, 1, 0))
     low, high = 1e-3, 1.0
-    while local_epsilon(wanted.drawn, high, rounds, wanted.delta) > wanted.epsilon:
+    while local_epsilon(wanted.noise_kind, high, rounds, wanted.delta) > wanted.epsilon:
         low, high = high, high * 4
         if high > 1e9:
             raise UnskewError(f"No noise reaches epsilon = {wanted.epsilon:g}; ask for more.")
     while high / low > 1 + 1e-4:
         middle = math.sqrt(low * high)
-        within = local_epsilon(wanted.drawn, middle, rounds, wanted.delta) <= wanted.epsilon
+        within = local_epsilon(wanted.noise_kind, middle, rounds, wanted.delta) <= wanted.epsilon
         low, high = (low, middle) if within else (middle, high)
     return high * apart
 

@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Parameters of the transform on a device."""
+    """How a device changes its upload before sending it: clipping, then noise."""
 
     noise: float
     """Laplace's scale lambda, or the Gaussian's standard deviation; 0: none."""
@@ -89,21 +89,21 @@ class LocalPrivacy(Settings):
         if self.epsilon is not None and self.clip is None:
             raise UnskewError("A budget epsilon needs a clip: without a bound no noise suffices.")
         with_budget = (("laplace", "l1"), ("gaussian", "l1"), ("gaussian", "l2"))
-        if self.epsilon is not None and (self.drawn, self.norm) not in with_budget:
+        if self.epsilon is not None and (self.noise_kind, self.norm) not in with_budget:
             raise UnskewError(
                 "A budget epsilon needs Laplace noise with norm l1, or Gaussian with l1 or l2."
             )
 
     @property
-    def drawn(self) -> Kind:
-        """The kind of noise, with the default where none is set."""
+    def noise_kind(self) -> Kind:
+        """The kind of noise that is drawn: ``kind``, or the default for the clip."""
         if self.kind is not None:
             return self.kind
         return "gaussian" if self.clip is not None and self.norm == "l2" else "laplace"
 
     def with_noise(self, noise: float) -> Mechanism:
         """The mechanism with noise of this strength."""
-        return Mechanism(noise, self.drawn, self.clip, self.norm)
+        return Mechanism(noise, self.noise_kind, self.clip, self.norm)
 
 
 class PrivateUploads:
