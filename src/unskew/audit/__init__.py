@@ -1,14 +1,14 @@
 """Audits: does an evaluation leak, what do uploads give away, how skewed are user embeddings?"""
 
 from unskew.audit.attacks import auc_of_one
-from unskew.audit.leak import LeakAudit, LeakVerdict, audit_leak
+from unskew.audit.leak import CHANCE, LeakAudit, audit_leak
 from unskew.audit.privacy import audit_privacy, privacy_tables, trade_offs
 from unskew.audit.skew import VARIANTS, SkewSpec, audit_skew, findings, skew_table
 
 __all__ = [
+    "CHANCE",
     "VARIANTS",
     "LeakAudit",
-    "LeakVerdict",
     "SkewSpec",
     "auc_of_one",
     "audit_leak",

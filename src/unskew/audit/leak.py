@@ -16,44 +16,33 @@ from unskew.rng import Purpose, generator
 from unskew.runs import OnRound, RunSpec, run
 from unskew.types import Interactions
 
-CANDIDATES = 99
-"""Number of items the user never had among which each held-out item is ranked."""
-
-
-class LeakVerdict(NamedTuple):
-    """Hit rate of a method on random data, and the hit rate of chance."""
-
-    hit_rate: Interval
-    chance: float
-    n_users: int
-
-    @property
-    def leaks(self) -> bool:
-        """True if even the lower end of the interval is above chance."""
-        return self.hit_rate.low > self.chance
+CHANCE = 0.1
+"""Chance that one of 100 items, the held-out one and 99 others, is among the first ten."""
 
 
 class LeakAudit(NamedTuple):
     """HR@10 among 99 random candidates under a protocol, at the best and at the last round."""
 
     protocol: str
-    best: LeakVerdict
-    last: LeakVerdict
+    best: Interval
+    last: Interval
+    n_users: int
 
     @property
     def leaks(self) -> bool:
-        return self.best.leaks or self.last.leaks
+        """True if even the lower end of an interval is above chance."""
+        return self.best.low > CHANCE or self.last.low > CHANCE
 
     def to_json(self) -> dict[str, Any]:
-        verdicts = {"best_round": self.best, "last_round": self.last}
+        rounds = {"best_round": self.best, "last_round": self.last}
         return {
             "protocol": self.protocol,
             "leaks": self.leaks,
-            "chance": self.best.chance,
-            "users": self.best.n_users,
+            "chance": CHANCE,
+            "users": self.n_users,
             **{
-                name: {"hr@10": v.hit_rate.mean, "low": v.hit_rate.low, "high": v.hit_rate.high}
-                for name, v in verdicts.items()
+                name: {"hr@10": rate.mean, "low": rate.low, "high": rate.high}
+                for name, rate in rounds.items()
             },
         }
 
@@ -84,9 +73,7 @@ def audit_leak(
     """Train ``method`` on random interactions under ``protocol`` and judge its hit rates."""
     spec = RunSpec(method, settings, "random", protocol, (seed,))
     finished = run(spec, _random_interactions(seed), on_round=on_round)
-    verdicts = []
-    for round in ("best", "last"):
-        hits = finished.outcomes[0].per_user[round, "sampled"]["hr@10"]
-        rate = wilson_interval(int(hits.sum()), len(hits))
-        verdicts.append(LeakVerdict(rate, 10 / (CANDIDATES + 1), len(hits)))
-    return LeakAudit(protocol, *verdicts)
+    values = finished.outcomes[0].per_user
+    best, last = (values[round, "sampled"]["hr@10"] for round in ("best", "last"))
+    best_rate, last_rate = (wilson_interval(int(hits.sum()), len(hits)) for hits in (best, last))
+    return LeakAudit(protocol, best_rate, last_rate, len(best))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.audit import LeakAudit, LeakVerdict, audit_leak
+from unskew.audit import CHANCE, LeakAudit, audit_leak
 from unskew.audit.privacy import (
     NOISES,
     TARGETS,
@@ -247,7 +247,7 @@ def leak(
         print_table(
             ["protocol", "HR@10 best round", "last round", "chance", "verdict"],
             [_leak_cells(audit) for audit in audits],
-            title=f"{method} on random interactions, {audits[0].best.n_users} users",
+            title=f"{method} on random interactions, {audits[0].n_users} users",
         )
         stdout.print(
             "There is nothing to learn in this data: a hit rate whose 95 % interval lies above "
@@ -258,13 +258,9 @@ def leak(
 
 
 def _leak_cells(audit: LeakAudit) -> list[str]:
-    def interval(verdict: LeakVerdict) -> str:
-        rate = verdict.hit_rate
-        return f"{rate.mean:.3f} [{rate.low:.3f}, {rate.high:.3f}]"
-
     verdict = "LEAKS" if audit.leaks else "at chance"
-    rates = [interval(audit.best), interval(audit.last)]
-    return [audit.protocol, *rates, f"{audit.best.chance:.2f}", verdict]
+    rates = [f"{r.mean:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in (audit.best, audit.last)]
+    return [audit.protocol, *rates, f"{CHANCE:.2f}", verdict]
 
 
 @app.command()

@@ -22,7 +22,6 @@ from unskew.kernels import empty_sum, fold, get_threads, work_alone
 from unskew.ragged import indptr_from_counts, select
 from unskew.rng import Purpose, generator
 from unskew.types import (
-    Aggregation,
     Cohort,
     Float64,
     Int64,
@@ -187,17 +186,22 @@ class Federation:
             private, cohort = devices.take(chunk, unread), self.cohort(chunk, round)
             return train_chunk(method, download, private, cohort, self._transform)
 
-        received = _Received(method.aggregation, self.split.n_items)
+        total: UploadSum | None = None
+        each: list[tuple[Int64, Upload]] = []
         losses, bytes_up = [], 0
         results = _map_chunks(train, chunks, workers)
         for chunk, (private, upload, chunk_losses) in zip(chunks, results, strict=True):
-            received.add(chunk, upload)
+            # In the order of the cohort, because the rounding of a sum depends on its order.
+            if method.aggregation == "sum":
+                total = fold(total or empty_sum(self.split.n_items, upload), upload)
+            else:
+                each.append((chunk, upload))
             # Stored by this thread alone: memory that one thread frees does not serve another.
             devices.put(chunk, private, state.round)
             losses.append(chunk_losses)
             bytes_up += upload.nbytes
         devices.forget()
-        state.server = method.aggregate(state.server, received.total())
+        state.server = method.aggregate(state.server, total or _concatenate(each))
         loss, bytes_down = np.concatenate(losses).mean(), method.download_bytes(download)
         figures = {"loss": float(loss), "bytes_up": bytes_up}
         return users, download, figures | {"bytes_down": int(bytes_down) * len(users)}
@@ -278,27 +282,6 @@ def _map_chunks(
 def _batches(users: Int64, size: int) -> Iterator[Int64]:
     for low in range(0, len(users), size):
         yield users[low : low + size]
-
-
-class _Received:
-    """The uploads of a round as the server gets them: their running sum, or each of them.
-
-    They are added in the order of the cohort: the rounding of a sum depends on its order."""
-
-    def __init__(self, aggregation: Aggregation, n_items: int) -> None:
-        self._sums, self._n_items = aggregation == "sum", n_items
-        self._sum: UploadSum | None = None
-        self._each: list[tuple[Int64, Upload]] = []
-
-    def add(self, users: Int64, upload: Upload) -> None:
-        if not self._sums:
-            self._each.append((users, upload))
-            return
-        total = empty_sum(self._n_items, upload) if self._sum is None else self._sum
-        self._sum = fold(total, upload)
-
-    def total(self) -> UploadSum | Uploads:
-        return _concatenate(self._each) if self._sum is None else self._sum
 
 
 def _concatenate(each: list[tuple[Int64, Upload]]) -> Uploads:

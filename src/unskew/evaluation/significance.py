@@ -59,14 +59,17 @@ def paired_test(a: Float64, b: Float64, seed: int = 0) -> PairedTest:
     if n_users == 0:
         nan = float("nan")
         return PairedTest(nan, nan, nan, 1.0, 0, 0, 0, 0)
+    from scipy.stats import wilcoxon  # costs most of a second to import: only when needed
+
     low, high = _bootstrap(difference, seed)
+    unequal = difference[difference != 0]
     wins = int(np.count_nonzero(difference > 0))
     losses = int(np.count_nonzero(difference < 0))
     return PairedTest(
         difference=float(difference.mean()),
         ci_low=low,
         ci_high=high,
-        p_value=_wilcoxon(difference[difference != 0]),
+        p_value=float(wilcoxon(unequal).pvalue) if len(unequal) else 1.0,
         n_users=n_users,
         wins=wins,
         losses=losses,
@@ -121,26 +124,15 @@ def wilson_interval(hits: int, n: int) -> Interval:
     return Interval(rate, low, high)
 
 
-def _wilcoxon(non_zero: Float64) -> float:
-    if len(non_zero) == 0:
-        return 1.0
-    from scipy.stats import wilcoxon  # costs most of a second to import: only when needed
-
-    return float(wilcoxon(non_zero).pvalue)
-
-
 def _bootstrap(difference: Float64, seed: int) -> tuple[float, float]:
+    """Ends of the 95 % percentile interval of the mean."""
     n_users = len(difference)
     draws = generator(seed, Purpose.BOOTSTRAP)
     at_once = max(_MAX_DRAWS // n_users, 1)
-    means = np.concatenate(
-        [
-            difference[
-                draws.integers(n_users, size=(min(at_once, BOOTSTRAP_SAMPLES - done), n_users))
-            ].mean(1)
-            for done in range(0, BOOTSTRAP_SAMPLES, at_once)
-        ]
-    )
+    means: list[float] = []
+    while len(means) < BOOTSTRAP_SAMPLES:
+        size = (min(at_once, BOOTSTRAP_SAMPLES - len(means)), n_users)
+        means.extend(difference[draws.integers(n_users, size=size)].mean(1))
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(means, (tail, 1 - tail))
     return float(low), float(high)
