@@ -44,9 +44,7 @@ def _parse() -> argparse.Namespace:
         f"(default: {', '.join(sources.DEFAULT)}, where present)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line per row to FILE")
-    parser.add_argument(
-        "--only", metavar="ROW", help="one row: its module's name, e.g. torch_fedmf"
-    )
+    parser.add_argument("--only", metavar="ROW", help="one row by its name, e.g. torch_fedmf")
     parser.add_argument(
         "--against",
         metavar="COMMIT",
@@ -95,15 +93,14 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _chosen_rows(options: argparse.Namespace) -> dict[str, Callable[[Setting], Row]]:
-    """The rows to measure, by the name of their module (or by the commit to compare with)."""
+    """The rows to measure, by their names (or by the commit to compare with)."""
     if options.against:
         return {options.against: lambda setting: against.measure(setting, options.against)}
     from benchmarks.registry import ROWS  # imports torch
 
-    rows = {measure.__module__.rpartition(".")[2]: measure for measure in ROWS}
-    if options.only not in (None, *rows):
-        raise UnskewError(f'There is no row "{options.only}"; choose one of {", ".join(rows)}.')
-    return rows if options.only is None else {options.only: rows[options.only]}
+    if options.only not in (None, *ROWS):
+        raise UnskewError(f'There is no row "{options.only}"; choose one of {", ".join(ROWS)}.')
+    return ROWS if options.only is None else {options.only: ROWS[options.only]}
 
 
 def _say(console: Console, line: str) -> None:
@@ -130,10 +127,10 @@ def _show(console: Console, rows: list[Row]) -> None:
         table.add_column(heading, justify="right")
     table.add_column("asked for")
     for row in rows:
-        digits = 0 if row.ratio >= 10 else 2
-        ratios = [f"{x:.{digits}f}" for x in (row.ratio, row.ratio_low, row.ratio_high)]
-        seconds = [f"{row.seconds_against:.3g}", f"{row.seconds_unskew:.3f}"]
-        table.add_row(row.name, row.data, row.against, *seconds, *ratios, row.verdict)
+        against, unskew, *ratios = row.figures
+        digits = 0 if ratios[0] >= 10 else 2
+        figures = [f"{against:.3g}", f"{unskew:.3f}", *(f"{x:.{digits}f}" for x in ratios)]
+        table.add_row(row.name, row.data, row.against, *figures, row.verdict)
     console.print(table)
     for row in rows:
         _say(console, row.sentence)

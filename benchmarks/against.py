@@ -52,16 +52,15 @@ def measure(setting: Setting, commit: str) -> Row:
             side.stdin.flush()
             return float(side.stdout.readline())
 
-        laps, _ = take_turns(2 * effort.laps, lambda: seconds(sides[0]), lambda: seconds(sides[1]))
-    figures = laps.figures()
+        figures, _ = take_turns(
+            2 * effort.laps, lambda: seconds(sides[0]), lambda: seconds(sides[1])
+        )
     sentence = (
-        f"pfedclr on {split.data}: {figures['ratio']:.2f} times as fast as in {commit} "
-        f"({figures['ratio_low']:.2f} to {figures['ratio_high']:.2f}), "
-        f"{figures['seconds_unskew']:.3f} s a round against {figures['seconds_against']:.3f} s"
+        f"pfedclr on {split.data}: {figures.ratio:.2f} times as fast as in {commit} "
+        f"({figures.ratio_low:.2f} to {figures.ratio_high:.2f}), "
+        f"{figures.seconds_unskew:.3f} s a round against {figures.seconds_against:.3f} s"
     )
-    return Row(
-        name="pfedclr", data=split.data, against=commit, **figures, sentence=sentence, bar=LEAST
-    )
+    return Row("pfedclr", split.data, commit, figures, sentence, LEAST)
 
 
 @contextmanager

@@ -85,7 +85,7 @@ class StepOne:
         self.Q, self.chunks, work, touched = server.Q, [], [], []
         for low in range(0, len(users), CHUNK):
             chunk = users[low : low + CHUNK]
-            cohort = federation._cohort(chunk, 1)
+            cohort = federation.cohort(chunk, 1)
             samples = draw_samples(cohort, config.negatives)
             self.chunks.append((cohort, samples, private.p[chunk]))
             batches = -(-samples.counts() // config.batch) * config.local_epochs
@@ -112,20 +112,19 @@ def measure(setting: Setting) -> Row:
         ours = StepOne(Federation(create("pfedclr"), split, seed=0))
         ours.seconds()  # the first call compiles
         straight = Straightforward(function, ours.typical_rows, effort.seconds / 250)
-        laps, cores = take_turns(
+        figures, cores = take_turns(
             effort.laps,
             lambda: straight.row_step(effort.rounds) * ours.row_steps / threads,
             lambda: min(ours.seconds() for _ in range(effort.rounds)),
         )
-    figures = laps.figures()
-    bound = figures["seconds_against"]
+    bound = figures.seconds_against
     nanoseconds = bound * threads / ours.row_steps * 1e9
     sentence = (
-        f"pfedclr's Step 1 kernel on {split.data}: {figures['ratio']:.0%} of the C bound "
-        f"({figures['ratio_low']:.0%} to {figures['ratio_high']:.0%}): straightforward C needs "
+        f"pfedclr's Step 1 kernel on {split.data}: {figures.ratio:.0%} of the C bound "
+        f"({figures.ratio_low:.0%} to {figures.ratio_high:.0%}): straightforward C needs "
         f"{nanoseconds:.1f} ns per row-step on one core, so {bound:.3f} s for the round's "
         f"{ours.row_steps / 1e6:.1f} M on {threads}; all of our Step 1 takes "
-        f"{figures['seconds_unskew']:.3f} s (with a frozen user the moments are two scalars a row, "
+        f"{figures.seconds_unskew:.3f} s (with a frozen user the moments are two scalars a row, "
         f"which that C does not use, so more than 100% is possible)"
     )
     details = {
@@ -135,11 +134,5 @@ def measure(setting: Setting) -> Row:
         "threads": threads,
         "unskew_cores_used": cores,
     }
-    return Row(
-        name="pfedclr step 1 kernel",
-        data=split.data,
-        against="C bound",
-        **figures,
-        sentence=sentence,
-        details=details,
-    )
+    name = "pfedclr step 1 kernel"
+    return Row(name, split.data, "C bound", figures, sentence, details=details)

@@ -23,7 +23,7 @@ class Price(Row):
 
     @property
     def passed(self) -> bool | None:
-        return None if self.bar is None or self.disturbed else self.ratio <= self.bar
+        return None if self.bar is None or self.disturbed else self.figures.ratio <= self.bar
 
     @property
     def verdict(self) -> str:
@@ -50,25 +50,17 @@ def measure(setting: Setting) -> Row:
             transform.round_figures()
         return min(row["seconds"] for row in rows)
 
-    laps, cores = take_turns(effort.laps, lambda: seconds("noisy"), lambda: seconds("plain"))
-    figures = laps.figures()
+    figures, cores = take_turns(effort.laps, lambda: seconds("noisy"), lambda: seconds("plain"))
     entries = split.n_items * method.config.dim * len(playing["plain"][0].cohort_of(1))
     sentence = (
         f"pfedclr on {split.data} with Laplace noise on every client's whole table: "
-        f"{figures['ratio']:.2f} times a round without ({figures['ratio_low']:.2f} to "
-        f"{figures['ratio_high']:.2f}), {entries / 1e6:.0f} M values a round"
+        f"{figures.ratio:.2f} times a round without ({figures.ratio_low:.2f} to "
+        f"{figures.ratio_high:.2f}), {entries / 1e6:.0f} M values a round"
     )
-    return Price(
-        name="pfedclr noisy round",
-        data=split.data,
-        against="noise",
-        **figures,
-        sentence=sentence,
-        bar=MOST,
-        disturbed=cores < get_threads() / 2,
-        details={
-            "values_per_round": entries,
-            "unskew_cores_used": cores,
-            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
-        },
-    )
+    details = {
+        "values_per_round": entries,
+        "unskew_cores_used": cores,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
+    }
+    name, busy = "pfedclr noisy round", cores < get_threads() / 2
+    return Price(name, split.data, "noise", figures, sentence, MOST, busy, details)

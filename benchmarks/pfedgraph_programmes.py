@@ -51,26 +51,18 @@ def measure(setting: Setting) -> Row:
     def ours() -> float:
         return min(_seconds(lambda: project_on_simplex(points)) for _ in range(effort.rounds))
 
-    laps, cores = take_turns(effort.laps, solver, ours)
+    figures, cores = take_turns(effort.laps, solver, ours)
     whole = _seconds(lambda: collaboration(updates, shares, config.evenness))
-    figures = laps.figures()
     sentence = (
-        f"pfedgraph's {CLIENTS} programmes: {figures['ratio']:.0f} times as fast as a general "
-        f"solver ({figures['ratio_low']:.0f} to {figures['ratio_high']:.0f}): "
-        f"{figures['seconds_against']:.1f} s, scaled from {SOLVED} of them, against "
-        f"{figures['seconds_unskew'] * 1000:.1f} ms; weights differ by at most {worst:.0e}; with "
+        f"pfedgraph's {CLIENTS} programmes: {figures.ratio:.0f} times as fast as a general "
+        f"solver ({figures.ratio_low:.0f} to {figures.ratio_high:.0f}): "
+        f"{figures.seconds_against:.1f} s, scaled from {SOLVED} of them, against "
+        f"{figures.seconds_unskew * 1000:.1f} ms; weights differ by at most {worst:.0e}; with "
         f"the likeness of {split.data}'s item tables our server takes {whole:.2f} s"
     )
-    return Row(
-        name="pfedgraph programmes",
-        data=split.data,
-        against="general solver",
-        **figures,
-        sentence=sentence,
-        bar=LEAST,
-        disturbed=cores < get_threads() / 4,
-        details={"clients": CLIENTS, "largest_difference": worst, "with_likeness_seconds": whole},
-    )
+    details = {"clients": CLIENTS, "largest_difference": worst, "with_likeness_seconds": whole}
+    name, busy = "pfedgraph programmes", cores < get_threads() / 4
+    return Row(name, split.data, "general solver", figures, sentence, LEAST, busy, details)
 
 
 def _solve(d: Float64, shares: Float64, evenness: float) -> Float64:

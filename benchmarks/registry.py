@@ -1,8 +1,9 @@
-"""Every row there is: one line each, a function from a setting to a row."""
+"""Every row there is, by name: a function from a setting to a row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from benchmarks import (
     c_bound,
@@ -13,21 +14,24 @@ from benchmarks import (
     torch_fedrap,
     torch_gpfedrec,
     torch_pfedclr,
-    torch_pfedgraph,
     torch_pfedrec,
 )
 from benchmarks.timing import Row, Setting
+from benchmarks.torch_loop import measure
 
-ROWS: tuple[Callable[[Setting], Row], ...] = (
-    torch_pfedclr.measure,
-    torch_fedmf.measure,
-    torch_fedncf.measure,
-    torch_pfedgraph.measure,
-    torch_gpfedrec.measure,
-    torch_pfedrec.measure,
-    torch_fedrap.measure,
-    c_bound.measure,
-    noisy_round.measure,
-    pfedgraph_programmes.measure,
+TWINS = (
+    torch_pfedclr.TWIN,
+    torch_fedmf.TWIN,
+    torch_fedncf.TWIN,
+    torch_fedmf.PFEDGRAPH,
+    torch_gpfedrec.TWIN,
+    torch_pfedrec.TWIN,
+    torch_fedrap.TWIN,
 )
+ROWS: dict[str, Callable[[Setting], Row]] = {
+    **{f"torch_{twin.name}": partial(measure, twin) for twin in TWINS},
+    "c_bound": c_bound.measure,
+    "noisy_round": noisy_round.measure,
+    "pfedgraph_programmes": pfedgraph_programmes.measure,
+}
 """What `make bench` measures."""

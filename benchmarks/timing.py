@@ -1,16 +1,15 @@
-"""What a row is, and how two things are timed against each other.
+"""Rows of the benchmark, and the clock that times two sides against each other.
 
-The two sides take turns, lap by lap, so that a machine that slows down for a while slows both; a
-row's figures are medians over the laps, and the smallest and largest ratio of a lap stand beside.
+The two sides take turns, lap by lap, so that a machine that slows down for a while slows both.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from unskew.types import Split
 
@@ -41,6 +40,17 @@ class Setting(NamedTuple):
     effort: Effort
 
 
+class Figures(NamedTuple):
+    """The figures of a row that come from the clock: medians over the laps, and the smallest and
+    largest ratio of a lap."""
+
+    seconds_against: float
+    seconds_unskew: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+
+
 @dataclass(frozen=True)
 class Row:
     """One measured ratio."""
@@ -48,11 +58,7 @@ class Row:
     name: str
     data: str
     against: str
-    seconds_against: float
-    seconds_unskew: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
+    figures: Figures
     sentence: str
     """The row in words, for a reader without the table."""
     bar: float | None = None
@@ -63,11 +69,11 @@ class Row:
 
     @property
     def passed(self) -> bool | None:
-        return None if self.bar is None or self.disturbed else self.ratio >= self.bar
+        return None if self.bar is None or self.disturbed else self.figures.ratio >= self.bar
 
     @property
     def verdict(self) -> str:
-        """What to say about the bar, if anything."""
+        """A judgement by the bar, in words; empty without a bar."""
         if self.disturbed:
             return "not judged: cores were busy"
         if self.bar is None:
@@ -75,47 +81,24 @@ class Row:
         return f"bar {self.bar:g}: {'pass' if self.passed else 'FAIL'}"
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"passed": self.passed}
-
-
-class Figures(TypedDict):
-    """The fields of a row that come from the clock."""
-
-    seconds_against: float
-    seconds_unskew: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
-
-
-class Laps(NamedTuple):
-    """Seconds of both sides, lap by lap."""
-
-    against: list[float]
-    unskew: list[float]
-
-    def figures(self) -> Figures:
-        ratios = [a / u for a, u in zip(self.against, self.unskew, strict=True)]
-        return {
-            "seconds_against": median(self.against),
-            "seconds_unskew": median(self.unskew),
-            "ratio": median(ratios),
-            "ratio_low": min(ratios),
-            "ratio_high": max(ratios),
-        }
+        values = vars(self) | self.figures._asdict() | {"passed": self.passed}
+        del values["figures"]
+        return values
 
 
 def take_turns(
     laps: int, against: Callable[[], float], unskew: Callable[[], float]
-) -> tuple[Laps, float]:
+) -> tuple[Figures, float]:
     """Run both sides in turns; each returns its seconds. Also: how much of the cores the process
     had on Unskew's side (CPU seconds per second), which drops when others use the machine."""
-    measured = Laps([], [])
+    seconds: list[tuple[float, float]] = []
     wall = cpu = 0.0
     for _ in range(laps):
         began, began_cpu = time.perf_counter(), time.process_time()
-        measured.unskew.append(unskew())
+        ours = unskew()
         wall += time.perf_counter() - began
         cpu += time.process_time() - began_cpu
-        measured.against.append(against())
-    return measured, cpu / wall
+        seconds.append((against(), ours))
+    ratios = [theirs / ours for theirs, ours in seconds]
+    medians = [median(side) for side in zip(*seconds, strict=True)]
+    return Figures(*medians, median(ratios), min(ratios), max(ratios)), cpu / wall

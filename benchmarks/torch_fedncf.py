@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.timing import Row, Setting
 from benchmarks.torch_loop import Phase, State, Twin
-from benchmarks.torch_loop import measure as measure_twin
 
 LAYERS = (0, 2, 4)
 """Where the linear layers stand in the network."""
@@ -50,7 +48,3 @@ def score(model: Any, users: Any, items: Any) -> Any:
 PARTS = [f"mlp.{layer}.{part}" for layer in LAYERS for part in ("weight", "bias")]
 JOINT = Phase(dict.fromkeys(["user.weight", "item.weight", *PARTS], "learning_rate"), score)
 TWIN = Twin("fedncf", build, state, (JOINT,), bars={"ml-100k": 50, "ml-1m": 50})
-
-
-def measure(setting: Setting) -> Row:
-    return measure_twin(TWIN, setting)

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.timing import Row, Setting
 from benchmarks.torch_loop import Loop, Phase, State, Twin
-from benchmarks.torch_loop import measure as measure_twin
 
 
 def build(n_items: int, config: Any) -> Any:
@@ -49,7 +48,7 @@ class Additive(Loop):
         with torch.no_grad():
             self.model["own"].weight.copy_(torch.from_numpy(self.download.C_0))
 
-    def _train(self, model: Any, phase: Phase, loader: Any, n: int) -> float:
+    def _stepper(self, model: Any, phase: Phase) -> Callable[[Any, Any, Any], float]:
         rates = self.config.rates(self.cohort.round)
         tables = [model["own"].weight, model["item"].weight]
         optimiser = torch.optim.SGD(
@@ -61,28 +60,20 @@ class Additive(Loop):
         )
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, rates.decay)
         criterion, distance, size = nn.BCELoss(), nn.MSELoss(), nn.L1Loss()
-        total = mean = previous = 0.0
-        for epoch in range(self.config.local_epochs):
-            for users, items, labels in loader:
-                optimiser.zero_grad()
-                own, shared = model["own"](items), model["item"](items)
-                loss = criterion(torch.sigmoid(phase.score(model, users, items)), labels)
-                loss = loss - rates.independence * distance(own, shared)
-                loss = loss + rates.sparsity * size(shared, torch.zeros_like(shared))
-                loss.backward()
-                optimiser.step()
-                schedule.step()
-                total += loss.item() * len(labels)
-                self.batches_run += 1
-            mean = total / (n * (epoch + 1))
-            if epoch and abs(mean - previous) / abs(previous + 1e-5) < self.config.tolerance:
-                break
-            previous = mean
-        return mean
+
+        def step(users: Any, items: Any, labels: Any) -> float:
+            optimiser.zero_grad()
+            own, shared = model["own"](items), model["item"](items)
+            loss = criterion(torch.sigmoid(phase.score(model, users, items)), labels)
+            loss = loss - rates.independence * distance(own, shared)
+            loss = loss + rates.sparsity * size(shared, torch.zeros_like(shared))
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+            return float(loss.item())
+
+        return step
 
 
-TWIN = Twin("fedrap", build, state, (Phase({}, score),), bars={"ml-100k": 50, "ml-1m": 50})
-
-
-def measure(setting: Setting) -> Row:
-    return measure_twin(TWIN, setting, Additive)
+BARS = {"ml-100k": 50, "ml-1m": 50}
+TWIN = Twin("fedrap", build, state, (Phase({}, score),), BARS, Additive)

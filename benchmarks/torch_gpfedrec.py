@@ -7,16 +7,15 @@ compares all tables with all and averages over neighbours: two dense products, t
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.timing import Row, Setting
 from benchmarks.torch_fedncf import build, score, state
 from benchmarks.torch_loop import Loop, Phase, Twin
-from benchmarks.torch_loop import measure as measure_twin
 
 
 class Pulled(Loop):
@@ -25,7 +24,7 @@ class Pulled(Loop):
     def server_seconds(self, threads: int) -> float:
         return _graph_seconds(len(self.batches), self.model["item"].weight.numel(), threads)
 
-    def _train(self, model: Any, phase: Phase, loader: Any, n: int) -> float:
+    def _stepper(self, model: Any, phase: Phase) -> Callable[[Any, Any, Any], float]:
         c = self.config
         rate, boost = c.learning_rate, c.learning_rate * c.rate_factor
         optimisers = (
@@ -35,18 +34,17 @@ class Pulled(Loop):
         )
         target = self.model["item"].weight.detach().clone()
         criterion, distance = nn.BCELoss(), nn.MSELoss()
-        total = 0.0
-        for _ in range(c.local_epochs):
-            for users, items, labels in loader:
-                for optimiser in optimisers:
-                    optimiser.zero_grad()
-                loss = criterion(torch.sigmoid(phase.score(model, users, items)), labels)
-                total += loss.item() * len(labels)
-                (loss + c.reg * distance(model["item"].weight, target)).backward()
-                for optimiser in optimisers:
-                    optimiser.step()
-                self.batches_run += 1
-        return float(total / (n * c.local_epochs))
+
+        def step(users: Any, items: Any, labels: Any) -> float:
+            for optimiser in optimisers:
+                optimiser.zero_grad()
+            loss = criterion(torch.sigmoid(phase.score(model, users, items)), labels)
+            (loss + c.reg * distance(model["item"].weight, target)).backward()
+            for optimiser in optimisers:
+                optimiser.step()
+            return float(loss.item())
+
+        return step
 
 
 @cache
@@ -61,8 +59,4 @@ def _graph_seconds(clients: int, entries: int, threads: int) -> float:
     return time.perf_counter() - began
 
 
-TWIN = Twin("gpfedrec", build, state, (Phase({}, score),), bars={})
-
-
-def measure(setting: Setting) -> Row:
-    return measure_twin(TWIN, setting, Pulled)
+TWIN = Twin("gpfedrec", build, state, (Phase({}, score),), bars={}, loop=Pulled)

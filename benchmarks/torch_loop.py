@@ -66,6 +66,8 @@ class Twin(NamedTuple):
     phases: tuple[Phase, ...]
     bars: Mapping[str, float]
     """The least ratio asked for, by data set."""
+    loop: Any = None
+    """A subclass of ``Loop``, for methods that train a batch in their own way."""
 
 
 class SampleSet:
@@ -90,7 +92,7 @@ class Loop:
         self.twin, self.config = twin, federation.method.config
         self.download = federation.method.download(state.server)
         users = federation.cohort_of(state.round + 1)
-        self.cohort = federation._cohort(users, state.round + 1)
+        self.cohort = federation.cohort(users, state.round + 1)
         self.private = state.devices.take(users)
         pool = self.cohort.n_items - self.cohort.excluded.counts()
         per_positive = 1 + np.minimum(self.config.negatives, pool)
@@ -158,6 +160,20 @@ class Loop:
         return SampleSet(users, items, labels)
 
     def _train(self, model: Any, phase: Phase, loader: Any, n: int) -> float:
+        step = self._stepper(model, phase)
+        total = mean = previous = 0.0
+        for epoch in range(self.config.local_epochs):
+            for users, items, labels in loader:
+                total += step(users, items, labels) * len(labels)
+                self.batches_run += 1
+            mean = total / (n * (epoch + 1))
+            if epoch and abs(mean - previous) / abs(previous + 1e-5) < self.config.tolerance:
+                break
+            previous = mean
+        return mean
+
+    def _stepper(self, model: Any, phase: Phase) -> Callable[[Any, Any, Any], float]:
+        """A function that trains a batch (users, items, labels) and returns its mean loss."""
         groups = []
         for name, parameter in model.named_parameters():
             trained = name in phase.rates
@@ -168,21 +184,15 @@ class Loop:
                 )
         optimiser = torch.optim.Adam(groups)
         criterion = nn.BCELoss()
-        total = mean = previous = 0.0
-        for epoch in range(self.config.local_epochs):
-            for users, items, labels in loader:
-                optimiser.zero_grad()
-                scores = torch.sigmoid(phase.score(model, users, items))
-                loss = criterion(scores, labels)
-                loss.backward()
-                optimiser.step()
-                total += loss.item() * len(labels)
-                self.batches_run += 1
-            mean = total / (n * (epoch + 1))
-            if epoch and abs(mean - previous) / abs(previous + 1e-5) < self.config.tolerance:
-                break
-            previous = mean
-        return mean
+
+        def step(users: Any, items: Any, labels: Any) -> float:
+            optimiser.zero_grad()
+            loss = criterion(torch.sigmoid(phase.score(model, users, items)), labels)
+            loss.backward()
+            optimiser.step()
+            return float(loss.item())
+
+        return step
 
     def _aggregate(self, uploads: list[tuple[State, int]]) -> State:
         total = sum(weight for _, weight in uploads)
@@ -194,7 +204,7 @@ class Loop:
         return mean
 
 
-def measure(twin: Twin, setting: Setting, player: type[Loop] | None = None) -> Row:
+def measure(twin: Twin, setting: Setting) -> Row:
     """The row of a method: its PyTorch twin against Unskew, both from the same state."""
     torch.manual_seed(0)
     random.seed(0)
@@ -203,7 +213,7 @@ def measure(twin: Twin, setting: Setting, player: type[Loop] | None = None) -> R
     federation = Federation(create(twin.name), split, seed=0)
     state = federation.start()
     federation.step(state)  # the first round compiles
-    play = player or Loop
+    play = twin.loop or Loop
     play(twin, federation, state).lap(seconds, threads)  # PyTorch, too, is slow at first
     loop = play(twin, federation, state)
     with_one_thread: list[float] = []
@@ -215,15 +225,14 @@ def measure(twin: Twin, setting: Setting, player: type[Loop] | None = None) -> R
     def unskew() -> float:
         return float(median(federation.step(state)["seconds"] for _ in range(effort.rounds)))
 
-    laps, cores = take_turns(effort.laps, pytorch, unskew)
-    figures = laps.figures()
+    figures, cores = take_turns(effort.laps, pytorch, unskew)
     own_losses = federation.method.local(loop.download, loop.private, loop.cohort)[2]
     played = np.array(loop.played)
     one, share = median(with_one_thread), median(loop.busy or [1.0])
     details = {
         "threads": threads,
         "seconds_against_one_thread": one,
-        "ratio_one_thread": one / figures["seconds_unskew"],
+        "ratio_one_thread": one / figures.seconds_unskew,
         "clients": len(loop.batches),
         "clients_sampled": len(set(loop.played)),
         "batches": int(loop.batches.sum()),
@@ -235,19 +244,12 @@ def measure(twin: Twin, setting: Setting, player: type[Loop] | None = None) -> R
         "unskew_cores_used": cores,
     }
     sentence = (
-        f"{twin.name} on {split.data}: {figures['ratio']:.0f} times as fast as the PyTorch loop "
-        f"({figures['ratio_low']:.0f} to {figures['ratio_high']:.0f} over {effort.laps} laps): "
-        f"PyTorch {figures['seconds_against']:.1f} s a round, scaled from {len(set(loop.played))} "
+        f"{twin.name} on {split.data}: {figures.ratio:.0f} times as fast as the PyTorch loop "
+        f"({figures.ratio_low:.0f} to {figures.ratio_high:.0f} over {effort.laps} laps): "
+        f"PyTorch {figures.seconds_against:.1f} s a round, scaled from {len(set(loop.played))} "
         f"of {len(loop.batches)} clients, on {threads} threads ({one:.1f} s on one: "
-        f"{details['ratio_one_thread']:.0f}), Unskew {figures['seconds_unskew']:.3f} s"
+        f"{details['ratio_one_thread']:.0f}), Unskew {figures.seconds_unskew:.3f} s"
     )
-    return Row(
-        name=f"{twin.name} round",
-        data=split.data,
-        against="PyTorch loop",
-        **figures,
-        sentence=sentence,
-        bar=twin.bars.get(split.data),
-        disturbed=share < OWN_CORE or figures["seconds_against"] > HELD_UP * one,
-        details=details,
-    )
+    name, bar = f"{twin.name} round", twin.bars.get(split.data)
+    disturbed = share < OWN_CORE or figures.seconds_against > HELD_UP * one
+    return Row(name, split.data, "PyTorch loop", figures, sentence, bar, disturbed, details)

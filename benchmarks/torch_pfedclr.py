@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.timing import Row, Setting
 from benchmarks.torch_loop import Phase, State, Twin
-from benchmarks.torch_loop import measure as measure_twin
 
 
 def build(n_items: int, config: Any) -> Any:
@@ -53,7 +51,3 @@ PERSONAL = Phase(
     personal_score,
 )
 TWIN = Twin("pfedclr", build, state, (LOCAL, PERSONAL), bars={"ml-100k": 400, "ml-1m": 600})
-
-
-def measure(setting: Setting) -> Row:
-    return measure_twin(TWIN, setting)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.timing import Row, Setting
 from benchmarks.torch_loop import Loop, Phase, State, Twin
-from benchmarks.torch_loop import measure as measure_twin
 
 
 def build(n_items: int, config: Any) -> Any:
@@ -32,7 +31,7 @@ def score(model: Any, users: Any, items: Any) -> Any:
 class InTurns(Loop):
     """Two optimisers, two forward passes and two backward passes a batch."""
 
-    def _train(self, model: Any, phase: Phase, loader: Any, n: int) -> float:
+    def _stepper(self, model: Any, phase: Phase) -> Callable[[Any, Any, Any], float]:
         rate = self.config.learning_rate
         item_rate = rate * self.cohort.n_items * self.config.item_rate_factor
         optimisers = (
@@ -40,21 +39,17 @@ class InTurns(Loop):
             torch.optim.SGD(model["item"].parameters(), lr=item_rate),
         )
         criterion = nn.BCELoss()
-        total = 0.0
-        for _ in range(self.config.local_epochs):
-            for users, items, labels in loader:
-                for optimiser in optimisers:
-                    optimiser.zero_grad()
-                    loss = criterion(torch.sigmoid(phase.score(model, users, items)), labels)
-                    loss.backward()
-                    optimiser.step()
-                total += loss.item() * len(labels)
-                self.batches_run += 1
-        return float(total / (n * self.config.local_epochs))
+
+        def step(users: Any, items: Any, labels: Any) -> float:
+            for optimiser in optimisers:
+                optimiser.zero_grad()
+                loss = criterion(torch.sigmoid(phase.score(model, users, items)), labels)
+                loss.backward()
+                optimiser.step()
+            return float(loss.item())
+
+        return step
 
 
-TWIN = Twin("pfedrec", build, state, (Phase({}, score),), bars={"ml-100k": 50, "ml-1m": 50})
-
-
-def measure(setting: Setting) -> Row:
-    return measure_twin(TWIN, setting, InTurns)
+BARS = {"ml-100k": 50, "ml-1m": 50}
+TWIN = Twin("pfedrec", build, state, (Phase({}, score),), BARS, InTurns)
