@@ -127,7 +127,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UnskewError, match=r"There is no .*absent; is .* a finished run"):
+    with pytest.raises(UnskewError, match=r"There is no .*absent; check the path"):
         read_json(tmp_path / "absent", "test", 1)
     with pytest.raises(UnskewError, match="absent cannot be read"):
         read_tensors(tmp_path / "absent", "test", 1)

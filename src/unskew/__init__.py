@@ -22,20 +22,13 @@ if TYPE_CHECKING:
     from unskew.types import Interactions, Method, Split, UnskewError, Upload
 
 _HOME = {
-    "Interactions": "unskew.types",
-    "Method": "unskew.types",
-    "Recommender": "unskew.runs",
-    "Run": "unskew.runs",
-    "RunSpec": "unskew.runs",
-    "Split": "unskew.types",
-    "UnskewError": "unskew.types",
-    "Upload": "unskew.types",
-    "fit": "unskew._api",
-    "list_methods": "unskew._api",
-    "load": "unskew.data",
-    "open_run": "unskew._api",
-    "prepare": "unskew.evaluation",
+    "unskew._api": ("fit", "list_methods", "open_run"),
+    "unskew.data": ("load",),
+    "unskew.evaluation": ("prepare",),
+    "unskew.runs": ("Recommender", "Run", "RunSpec"),
+    "unskew.types": ("Interactions", "Method", "Split", "UnskewError", "Upload"),
 }
+"""Public names by the module that defines them."""
 
 __all__ = [
     "Interactions",
@@ -55,9 +48,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'unskew' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'unskew' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -45,6 +45,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, mode: i
     """Write a file so that its old or its new content is there at any moment, never a part.
 
     ``mode`` are the permissions of the new file, less the process's umask."""
+    if path.is_dir():
+        raise UnskewError(f"{path} is a folder; give the name of a file.")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
@@ -87,7 +89,7 @@ def read_json(path: Path, format: str, version: int) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UnskewError(f"There is no {path}; is {path.parent} a finished run?") from None
+        raise UnskewError(f"There is no {path}; check the path.") from None
     except (OSError, ValueError) as error:
         raise UnskewError(f"{path} cannot be read ({error}); restore it or run again.") from None
     if not isinstance(value, dict) or value.get("format") != format:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -46,6 +47,7 @@ class Settings:
 def parse_settings(kind: type, values: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """Values from a TOML file or the command line, converted to the types of ``kind``'s fields.
 
+    A field that is itself a settings class becomes the dictionary of its converted values.
     ``owner`` names what has the settings in messages, such as a method."""
     known = [field.name for field in dataclasses.fields(kind)]
     for key in values:
@@ -66,38 +68,59 @@ def _bounds(kind: type, name: str) -> Bounds:
 
 
 def _check(name: str, value: Any, kind: Any, bounds: Bounds) -> None:
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise UnskewError(f"{name} = {value} must be one of {_choices(kind)}.")
+    """Raise one sentence if a choice or a number is not allowed."""
+    kind = _without_none(kind)
+    if value is not None and get_origin(kind) is Literal:
+        _convert(name, value, kind)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         least, above, most = bounds
         enough = value >= least if above is None else value > above
-        if not enough or math.isinf(value):
-            lowest = f"at least {least:g}" if above is None else f"above {above:g}"
-            raise UnskewError(f"{name} = {value} must be finite and {lowest}.")
+        whole = kind is int
+        if not enough or math.isinf(value) or (whole and value % 1):
+            number = "a whole number" if whole else "a finite number"
+            lowest = f"of at least {least:g}" if above is None else f"above {above:g}"
+            raise UnskewError(f"{name} = {value} must be {number} {lowest}.")
         if value > most:
             raise UnskewError(f"{name} = {value} must be at most {most:g}.")
 
 
-def _convert(name: str, value: Any, kind: Any) -> Any:
+def _without_none(kind: Any) -> Any:
+    """The type of a field; for an optional field the type beside None."""
     if get_origin(kind) in (Union, UnionType):
-        if value is None:
-            return None
         (kind,) = (one for one in get_args(kind) if one is not type(None))
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise UnskewError(f"{name} = {value} must be one of {_choices(kind)}.")
-        return value
-    if kind is bool:
-        if str(value).lower() not in ("true", "false"):
-            raise UnskewError(f"{name} = {value} must be true or false.")
-        return str(value).lower() == "true"
-    try:
-        return kind(str(value)) if kind in (int, float) else kind(value)
-    except ValueError:
+    return kind
+
+
+def _convert(name: str, value: Any, kind: Any) -> Any:
+    """Convert a value to the type of a field, or raise one sentence."""
+    optional, kind = kind, _without_none(kind)
+    if value is None and optional is not kind:
+        return None
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if origin is Literal:
+        wanted = f"one of {', '.join(map(str, arguments))}"
+        if value in arguments:
+            return value
+    elif origin is Mapping or dataclasses.is_dataclass(kind):
+        wanted = "a table such as { key = value }"
+        if isinstance(value, Mapping) and origin is Mapping:
+            return {key: _convert(f"{name}.{key}", one, arguments[1]) for key, one in value.items()}
+        if isinstance(value, Mapping):
+            return parse_settings(kind, value, name)
+    elif origin is tuple:
+        wanted = "a list such as [0, 1, 2]"
+        if isinstance(value, list | tuple):
+            return tuple(_convert(name, one, arguments[0]) for one in value)
+    elif kind is bool:
+        wanted = "true or false"
+        if str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+    elif kind in (int, float):
         wanted = "a whole number" if kind is int else "a number"
-        raise UnskewError(f"{name} = {value} must be {wanted}.") from None
-
-
-def _choices(kind: Any) -> str:
-    return ", ".join(map(str, get_args(kind)))
+        with suppress(ValueError):
+            return kind(str(value))
+    else:
+        wanted = "text in quotes"
+        if kind is Any or isinstance(value, kind):
+            return value
+    raise UnskewError(f"{name} = {value} must be {wanted}.")

@@ -79,7 +79,7 @@ def test_what_needs_flower_says_so(tmp_path: Path) -> None:
 def test_flower_is_not_imported_unless_asked_for() -> None:
     program = (
         "import sys, unskew, unskew.cli, unskew.deploy, unskew.deploy.device\n"
-        "from unskew.cli import _deploy, _device, _run\n"
+        "from unskew.cli import _deploy, _run\n"
         "assert not {'flwr', 'grpc', 'cryptography'} & {n.split('.')[0] for n in sys.modules}\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from unskew.engine import Checkpoints, Federation, State, model_checksum
+from unskew.files import named_tensors, read_tensors, write_tensors
 from unskew.methods import create
-from unskew.types import Split
+from unskew.types import Split, UnskewError
 
 ROUNDS = 5
 UNTIMED = ("round", "clients", "loss", "bytes_up", "bytes_down", "validation", "test")
@@ -218,3 +219,16 @@ def test_a_whole_run_calls_saves_and_resumes(
     assert [call for call in calls if call[0] == "after"] == [("after", 4), ("after", 5)]
     assert run(1).round == 3, "a run that is further already is left as it is"
     assert not calls
+
+
+def test_a_checkpoint_of_an_older_version_says_so(tmp_path: Path, tiny_split: Split) -> None:
+    """pFedGraph's server had ``entries`` and ``scale`` where it now has ``aggregates``."""
+    federation = Federation(create("pfedgraph", dim=4, local_epochs=1), tiny_split, seed=0)
+    federation.run(1, checkpoints=Checkpoints(tmp_path))
+    (path,) = tmp_path.glob("round-*/server.safetensors")
+    arrays = read_tensors(path, "unskew-server", 1)
+    arrays["entries"] = arrays.pop("aggregates")
+    write_tensors(path, named_tensors(arrays), "unskew-server", 1)
+    words = r"older version of unskew, before pfedgraph had 'aggregates'; train again"
+    with pytest.raises(UnskewError, match=words):
+        Checkpoints(tmp_path).load(federation)

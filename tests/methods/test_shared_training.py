@@ -193,15 +193,15 @@ GOOD = {
     "negatives": (0,),
 }
 BAD: dict[str, tuple[tuple[float, ...], str]] = {
-    "rounds": ((0, -1), "above 0"),
-    "dim": ((0,), "above 0"),
-    "local_epochs": ((0,), "above 0"),
-    "batch": ((0,), "above 0"),
-    "learning_rate": ((0.0, -1.0, float("inf"), float("nan")), "above 0"),
-    "participation": ((0.0, float("nan")), "above 0"),
-    "negatives": ((-1,), "at least 0"),
-    "tolerance": ((-1e-9, float("inf")), "at least 0"),
-    "aggregate_from": ((-1,), "at least 0"),
+    "rounds": ((0, -1), "a whole number above 0"),
+    "dim": ((0,), "a whole number above 0"),
+    "local_epochs": ((0,), "a whole number above 0"),
+    "batch": ((0,), "a whole number above 0"),
+    "learning_rate": ((0.0, -1.0, float("inf"), float("nan")), "a finite number above 0"),
+    "participation": ((0.0, float("nan")), "a finite number above 0"),
+    "negatives": ((-1,), "a whole number of at least 0"),
+    "tolerance": ((-1e-9, float("inf")), "a finite number of at least 0"),
+    "aggregate_from": ((-1,), "a whole number of at least 0"),
 }
 
 
@@ -211,7 +211,7 @@ def test_settings_at_their_limits() -> None:
             assert getattr(create("fedmf", **{name: value}).config, name) == value
     for name, (wrong, words) in BAD.items():
         for value in wrong:
-            with pytest.raises(UnskewError, match=rf"{name} = .* must be finite and {words}"):
+            with pytest.raises(UnskewError, match=rf"{name} = .* must be {words}\."):
                 create("fedmf", **{name: value})
     with pytest.raises(UnskewError, match=r"participation = 1\.001 must be at most 1"):
         create("fedmf", participation=1.001)

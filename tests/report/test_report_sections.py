@@ -12,8 +12,8 @@ from report_reader import EVIL, Reader
 from report_samples import HISTORY, extras, sample, samples
 
 from unskew import report
-from unskew.cli._report import report as report_command
-from unskew.cli._report import write_report
+from unskew.cli._results import report as report_command
+from unskew.cli._results import write_report
 from unskew.paper import STORES, document, read_results, report_contents
 from unskew.report import Extras
 from unskew.runs import RunSpec, open_recommender, run

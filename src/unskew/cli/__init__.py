@@ -31,10 +31,9 @@ def main() -> None:
     share_one_heap()
     import typer
 
-    from unskew.cli import _audit, _data, _demo, _deploy, _device, _reproduce, _results, _run
+    from unskew.cli import _audit, _data, _deploy, _reproduce, _results, _run
     from unskew.cli._options import before_any_command
     from unskew.cli._output import stderr
-    from unskew.cli._report import report
     from unskew.cli._tune import tune
     from unskew.types import UnskewError
 
@@ -52,8 +51,8 @@ def main() -> None:
         _results.compare,
         _results.recommend,
         _results.methods,
-        report,
-        _demo.demo,
+        _results.report,
+        _run.demo,
         _reproduce.reproduce,
         tune,
     ):
@@ -61,7 +60,7 @@ def main() -> None:
     app.add_typer(_data.app, name="data")
     app.add_typer(_audit.app, name="audit")
     app.add_typer(_deploy.app, name="deploy")
-    app.add_typer(_device.app, name="device")
+    app.add_typer(_deploy.device_app, name="device")
     try:
         app()
     except UnskewError as error:

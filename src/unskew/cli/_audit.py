@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Context, Exit, Option, Typer
 
 from unskew.audit import CHANCE, LeakAudit, audit_leak
 from unskew.audit.privacy import (
     NOISES,
     TARGETS,
-    TradeOff,
     audit_privacy,
     privacy_command,
     privacy_tables,
@@ -21,38 +22,32 @@ from unskew.audit.privacy import (
 )
 from unskew.audit.skew import VARIANTS, SkewSpec, audit_skew, findings, skew_table
 from unskew.cli import _options as opt
-from unskew.cli._output import print_json, print_table, stderr, stdout, write_text
-from unskew.cli._progress import DownloadProgress, RoundProgress
-from unskew.files import append_json_line
+from unskew.cli._output import RoundProgress, load_data, print_json, print_table, stderr, stdout
+from unskew.cli._run import print_privacy
+from unskew.files import append_json_line, write_text
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
-from unskew.methods import preset as preset_of
 from unskew.paper import fill_table, read_rows
-from unskew.privacy import LocalPrivacy
 from unskew.report import Chart, Panel, Series, draw_svg, to_markdown
 from unskew.runs import RunSpec, read_spec
 from unskew.types import UnskewError
 
-app = typer.Typer(
+app = Typer(
     help="Audits: does the evaluation leak, what do uploads give away?", no_args_is_help=True
 )
 
 
-@app.callback()
-def audit() -> None:
-    """Audits: does the evaluation leak, what do uploads give away?"""
-
-
 @app.command()
 def privacy(
+    context: Context,
     target: Annotated[
-        str | None, typer.Argument(metavar="[RUN or METHOD]", help="A run's folder or a method.")
+        str | None, Argument(metavar="[RUN or METHOD]", help="A run's folder or a method.")
     ] = None,
-    method: opt.MethodName = None,
-    data: opt.DataName = None,
-    protocol: opt.ProtocolName = None,
+    method: Annotated[str | None, Option(help="See `unskew methods`; default pfedclr.")] = None,
+    data: opt.Data = None,
+    protocol: opt.Protocol = None,
     noise: Annotated[
-        str | None, typer.Option(help="Noise strengths, comma-separated; default the paper's.")
+        str | None, Option(help="Noise strengths, comma-separated; default the paper's.")
     ] = None,
     ldp_epsilon: opt.LdpEpsilon = None,
     ldp_delta: opt.LdpDelta = None,
@@ -63,15 +58,13 @@ def privacy(
     set_: opt.Settings = None,
     preset: opt.Preset = None,
     rounds: opt.Rounds = None,
-    users: Annotated[int, typer.Option(help="Users attacked.", min=2)] = TARGETS,
-    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    users: Annotated[int, Option(help="Users attacked.", min=2)] = TARGETS,
+    seed: Annotated[int | None, Option(min=0)] = None,
     rows: opt.Rows = None,
     picture: Annotated[
-        Path | None, typer.Option(help="An SVG of quality against attack success.")
+        Path | None, Option(help="An SVG of quality against attack success.")
     ] = None,
-    doc: Annotated[
-        Path | None, typer.Option(help="A page whose table of the rows is made anew.")
-    ] = None,
+    doc: Annotated[Path | None, Option(help="A page whose table of the rows is made anew.")] = None,
     data_dir: opt.DataDir = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
@@ -81,48 +74,35 @@ def privacy(
     A run is audited with its own privacy settings; a method at the paper's noise strengths.
     """
     set_threads(threads)
-    ldp = opt.gather_ldp(
-        None, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind, ldp_least_users
-    )
-    if ldp_least_users is not None and "epsilon" not in ldp:
-        del ldp["noise"]  # --noise sets it
+    ldp = opt.ldp_options(context)
     if "epsilon" in ldp and noise is not None:
         raise UnskewError("--ldp-epsilon sets the noise by itself; leave out --noise.")
     strengths: list[float | None] = [*NOISES] if noise is None else [*_parse_noises(noise)]
     if target is not None and (Path(target) / "run.json").exists():
-        given: dict[str, Any] = {"method": method, "data": data, "protocol": protocol, "set": set_}
-        given |= {"preset": preset, "rounds": rounds}
-        _refuse_beside_run(given | {f"ldp-{key}": value for key, value in ldp.items()})
+        named = ("method", "data", "protocol", "set_", "preset", "rounds")
+        given = [name.strip("_") for name in named if context.params[name]]
+        for name in (*given, *(f"ldp-{key}" for key in ldp)):
+            raise UnskewError(
+                f"--{name} cannot stand beside a run, which is audited as it was; "
+                "give a method's name instead."
+            )
         spec, _ = read_spec(Path(target))
         spec = replace(spec, seeds=(spec.seeds[0] if seed is None else seed,))
         strengths = [None] if noise is None else strengths
     else:
-        settings: dict[str, Any] = opt.parse_pairs(set_ or [], "--set")
-        if rounds is not None:
-            settings["rounds"] = rounds
+        budget = ldp if "epsilon" in ldp else {}
         name = _method_name(target, method)
-        recorded = preset_of(name, preset) if preset else {}
-        seeds = (seed or 0,)
-        spec = RunSpec(
-            name, {**recorded, **settings}, data or "demo", protocol or "leak-free", seeds
-        )
-    if "epsilon" in ldp:
-        spec, strengths = replace(spec, ldp=LocalPrivacy(**ldp)), [None]
-    with DownloadProgress(spec.data) as downloading:
-        interactions = spec.load(data_dir, downloading)
-    known = {} if rows is None else {row["command"]: row for row in read_rows(rows)}
+        spec = opt.run_spec(context, method=name, seeds=str(seed or 0), ldp=budget)
+        strengths = [None] if budget else strengths
+    interactions = load_data(spec, data_dir)
     found: list[dict[str, Any]] = []
     for strength in strengths:
         one = spec if strength is None else with_noise(spec, strength, ldp)
-        command = privacy_command(one, users)
-        if command not in known:
-            label = f"audit of {one.method}, noise {strength if strength is not None else 'own'}"
-            with RoundProgress(label, 1) as progress:
-                row = audit_privacy(one, interactions, targets=users, on_round=progress)
-            known[command] = {"command": command, **row}
-            if rows is not None:
-                append_json_line(rows, known[command])
-        found.append(known[command])
+        with RoundProgress(
+            f"audit of {one.method}, noise {'own' if strength is None else strength}"
+        ) as progress:
+            audit = partial(audit_privacy, one, interactions, targets=users, on_round=progress)
+            found.append(_find_row(rows, privacy_command(one, users), audit))
     everything = found if rows is None else read_rows(rows)
     if picture is not None:
         write_text(picture, draw_svg(trade_off_chart(everything)))
@@ -145,14 +125,17 @@ def _method_name(target: str | None, method: str | None) -> str:
     return target or method or "pfedclr"
 
 
-def _refuse_beside_run(given: dict[str, Any]) -> None:
-    """A run brings its own specification; only its noise and seed can be changed."""
-    for name, value in given.items():
-        if value is not None:
-            raise UnskewError(
-                f"--{name} cannot stand beside a run, which is audited as it was; "
-                "give a method's name instead."
-            )
+def _find_row(
+    rows: Path | None, command: str, audit: Callable[[], dict[str, Any]], again: bool = False
+) -> dict[str, Any]:
+    """The row of a command in the file ``rows``. Without one, or ``again``, audit and add it."""
+    for row in [] if rows is None or again else read_rows(rows):
+        if row["command"] == command:
+            return row
+    row = {"command": command, **audit()}
+    if rows is not None:
+        append_json_line(rows, row)
+    return row
 
 
 def _parse_noises(text: str) -> list[float]:
@@ -163,35 +146,23 @@ def _parse_noises(text: str) -> list[float]:
 
 
 def _print_privacy(rows: list[dict[str, Any]]) -> None:
-    first = rows[0]
-    about = f"{first['method']} on {Path(first['data']).name}, {first['attacked']} users attacked"
-    for table, seen in zip(privacy_tables(rows), ("every upload", "sums alone"), strict=True):
-        lines = [[cell.line for cell in cells] for cells in table.rows]
+    for table in privacy_tables(rows):
+        names = [column.name for column in table.columns]
+        lines = [[cell.line for cell in row] for row in table.rows]
         if lines:
-            columns = [column.name for column in table.columns]
-            print_table(columns, lines, title=f"{about}: {seen} seen")
+            print_table(names, lines, title=table.about)
+    first = rows[0]
     if "refused" in first["secure_aggregation"]:
         stdout.print(f"Secure aggregation: {first['secure_aggregation']['refused']}.")
+    popular = first["popularity_alone"]["auc"]["mean"]
     stdout.print(
-        "AUC: a user's item scores above one it lacks; personal AUC: higher for this user than for "
-        f"users who lack it (0.5: chance for both). Popularity alone has AUC "
-        f"{first['popularity_alone']['auc']['mean']:.3f}. In brackets: 95 % intervals."
+        f"{first['attacked']} users attacked. AUC: a user's item scores above one it lacks; "
+        "personal AUC: higher for this user than for users who lack it (0.5: chance for both). "
+        f"Popularity alone has AUC {popular:.3f}. In brackets: 95 % intervals."
     )
     for row in rows:
         if "privacy" in row:
-            stdout.print(f"λ {row['noise']:g}: {_guarantee(row['privacy'])}")
-
-
-def _guarantee(account: dict[str, Any]) -> str:
-    """Sentences on both epsilons of a privacy account."""
-    local, paper = account["local_guarantee"], account["paper_epsilon"]["epsilon"]
-    text = f"guarantee of the local mechanism: {local['statement']}."
-    if local.get("epsilon_of_sum") is not None:
-        text += f" Of the sums, under secure aggregation: epsilon {local['epsilon_of_sum']:.3g}."
-    if paper["worst"] is not None:
-        bound = account["paper_epsilon"]["update_bound_is"]
-        text += f" The paper's epsilon, another thing: {paper['worst']:.3g} (by {bound})."
-    return text
+            print_privacy(row["privacy"])
 
 
 def trade_off_chart(rows: list[dict[str, Any]]) -> Chart:
@@ -204,7 +175,16 @@ def trade_off_chart(rows: list[dict[str, Any]]) -> Chart:
             f"The server sees {name}",
             "personal AUC (0.5: nothing learned)",
             "NDCG@10, test",
-            tuple(_series(method, points) for method, points in trade_offs(same, view).items()),
+            tuple(
+                Series(
+                    method,
+                    method,
+                    [point.success for point in points],
+                    [point.quality for point in points],
+                    notes=[""] * (len(points) - 1) + [f"λ {points[-1].noise:g}"],
+                )
+                for method, points in trade_offs(same, view).items()
+            ),
             from_zero=True,
         )
         for name, view in views.items()
@@ -213,18 +193,11 @@ def trade_off_chart(rows: list[dict[str, Any]]) -> Chart:
     return Chart(title, tuple(panels))
 
 
-def _series(method: str, points: list[TradeOff]) -> Series:
-    """A line over strengths of noise, with the strongest as a note."""
-    notes = [""] * (len(points) - 1) + [f"λ {points[-1].noise:g}"]
-    successes, qualities = [one.success for one in points], [one.quality for one in points]
-    return Series(method, method, successes, qualities, notes=notes)
-
-
 @app.command()
 def leak(
-    method: Annotated[str, typer.Option(help="See `unskew methods`.")] = "pfedclr",
+    method: Annotated[str, Option(help="See `unskew methods`.")] = "pfedclr",
     protocol: Annotated[
-        str | None, typer.Option(help="One protocol; default: leak-free and paper.")
+        str | None, Option(help="One protocol; default: leak-free and paper.")
     ] = None,
     set_: opt.Settings = None,
     seed: opt.Seed = 0,
@@ -239,7 +212,7 @@ def leak(
     settings = opt.parse_pairs(set_ or [], "--set")
     audits = []
     for name in (protocol,) if protocol else ("leak-free", "paper"):
-        with RoundProgress(f"{method} on noise, {name}", 1) as progress:
+        with RoundProgress(f"{method} on noise, {name}") as progress:
             audits.append(audit_leak(method, settings, name, seed, progress))
     if json:
         print_json({"method": method, "audits": [audit.to_json() for audit in audits]})
@@ -254,7 +227,7 @@ def leak(
             "chance means that the protocol tells the method which item is held out."
         )
     if protocol and audits[0].leaks:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _leak_cells(audit: LeakAudit) -> list[str]:
@@ -266,19 +239,19 @@ def _leak_cells(audit: LeakAudit) -> list[str]:
 @app.command()
 def skew(
     methods: Annotated[
-        str, typer.Option(help=f"Comma-separated; some of {', '.join(VARIANTS)}.")
+        str, Option(help=f"Comma-separated; some of {', '.join(VARIANTS)}.")
     ] = ",".join(VARIANTS),
-    data: Annotated[str, typer.Option(help="A source's name or a file.")] = "demo",
-    protocol: Annotated[str, typer.Option(help="leak-free, time or paper.")] = "leak-free",
-    rounds: Annotated[int, typer.Option(help="Global rounds.", min=1)] = 20,
-    clients: Annotated[int, typer.Option(help="Clients looked at.", min=1)] = 200,
+    data: Annotated[str, Option(help="A source's name or a file.")] = "demo",
+    protocol: Annotated[str, Option(help="leak-free, time or paper.")] = "leak-free",
+    rounds: Annotated[int, Option(help="Global rounds.", min=1)] = 20,
+    clients: Annotated[int, Option(help="Clients looked at.", min=1)] = 200,
     seed: opt.Seed = 0,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, for methods that have the key.")
+        list[str] | None, Option("--set", help="key=value, for methods that have the key.")
     ] = None,
     rows: opt.Rows = None,
     each: Annotated[
-        Path | None, typer.Option(help="JSON lines with a line per round and client.")
+        Path | None, Option(help="JSON lines with a line per round and client.")
     ] = None,
     skip_bad_rows: opt.SkipBadRows = False,
     data_dir: opt.DataDir = None,
@@ -300,19 +273,13 @@ def skew(
         if not any(key in chosen for chosen in settings.values()):
             raise UnskewError(f"--set {key}: none of {methods} has it; see `unskew methods`.")
     spec = RunSpec(data=data, protocol=protocol, skip_bad_rows=skip_bad_rows)
-    with DownloadProgress(data) as downloading:
-        interactions = spec.load(data_dir, downloading)
-    known = {} if rows is None or each is not None else {r["command"]: r for r in read_rows(rows)}
+    interactions = load_data(spec, data_dir)
     found: list[dict[str, Any]] = []
     for name in names:
         measured = SkewSpec(name, data, protocol, rounds, clients, seed, settings[name])
-        if measured.command not in known:
-            on_client = None if each is None else lambda one: append_json_line(each, one)
-            row = audit_skew(measured, interactions, _print_skew_round, on_client)
-            known[measured.command] = {"command": measured.command, **row}
-            if rows is not None:
-                append_json_line(rows, known[measured.command])
-        found.append(known[measured.command])
+        on_client = None if each is None else partial(append_json_line, each)
+        audit = partial(audit_skew, measured, interactions, _print_skew_round, on_client)
+        found.append(_find_row(rows, measured.command, audit, again=each is not None))
     if json:
         print_json({"audits": found})
         return
@@ -324,12 +291,8 @@ def skew(
 
 
 def _print_skew_round(name: str, line: dict[str, Any]) -> None:
-    grown = "" if line["growth"] is None else f", largest growth {line['growth']:.2f}"
-    buffer = ""
-    if line["calibration_cosine"] is not None:
-        buffer = f", calibration's cosine {line['calibration_cosine']:+.2f}"
     stderr.print(
         f"{name}: round {line['round']}, {line['clients']} clients, skew "
         f"{line['skew_of_pull']:.1%} of the pull, formula's correlation {line['correlation']:.2f} "
-        f"and error {line['error']:.0%}{grown}{buffer}, left {line['left']:.0%}"
+        f"and error {line['error']:.0%}, left {line['left']:.0%}"
     )

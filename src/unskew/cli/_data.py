@@ -6,16 +6,16 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from rich.filesize import decimal
+from typer import Argument, Context, Option, Typer
 
 from unskew.cli import _options as opt
-from unskew.cli._output import print_json, print_table, size, stdout
-from unskew.cli._progress import DownloadProgress
+from unskew.cli._output import DownloadProgress, load_data, print_json, print_table, stdout
 from unskew.data import fetch as fetch_source
 from unskew.data import info as statistics_of
-from unskew.data import load, sources
+from unskew.data import sources
 
-app = typer.Typer(help="Data sets: list them, describe one, download one.", no_args_is_help=True)
+app = Typer(help="Data sets: list them, describe one, download one.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -32,23 +32,16 @@ def list_(json: opt.Json = False) -> None:
 
 @app.command()
 def info(
-    name: Annotated[str, typer.Argument(help="A source's name or a file.")],
+    context: Context,
+    name: Annotated[str, Argument(help="A source's name or a file.")],
     data_dir: opt.DataDir = None,
-    columns: Annotated[str | None, typer.Option(help="user=uid,item=movie,...")] = None,
-    skip_bad_rows: Annotated[bool, typer.Option("--skip-bad-rows")] = False,
-    min_user_rows: Annotated[int | None, typer.Option(min=1)] = None,
+    columns: opt.Columns = None,
+    skip_bad_rows: opt.SkipBadRows = False,
+    min_user_rows: opt.MinUserRows = None,
     json: opt.Json = False,
 ) -> None:
     """Show the statistics of a data set, after users with too few rows are left out."""
-    with DownloadProgress(name) as progress:
-        interactions = load(
-            name,
-            data_dir=data_dir,
-            columns=opt.parse_columns(columns),
-            skip_bad_rows=skip_bad_rows,
-            min_user_rows=min_user_rows,
-            progress=progress,
-        )
+    interactions = load_data(opt.run_spec(context, data=name), data_dir)
     found = statistics_of(interactions)
     if json:
         print_json(dataclasses.asdict(found) | {"notes": list(interactions.notes)})
@@ -72,15 +65,13 @@ def info(
         ),
     ]
     print_table([name, ""], rows)
-    for note in interactions.notes:
-        stdout.print(f"Note: {note}")
 
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="A source's name.")],
-    folder: Annotated[Path | None, typer.Option(help="Default: the user's cache.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Download again.")] = False,
+    name: Annotated[str, Argument(help="A source's name.")],
+    folder: Annotated[Path | None, Option(help="Default: the user's cache.")] = None,
+    force: Annotated[bool, Option("--force", help="Download again.")] = False,
     json: opt.Json = False,
 ) -> None:
     """Download a data set from its publisher; checked and resumable."""
@@ -90,4 +81,4 @@ def fetch(
     if json:
         print_json({"name": name, "folder": str(path), "bytes": total})
         return
-    stdout.print(f"{name}: {size(total)} in {path}")
+    stdout.print(f"{name}: {decimal(total)} in {path}")

@@ -1,26 +1,46 @@
-"""``unskew deploy``: keys, node data, the Flower app, and a demo on loopback."""
+"""``unskew deploy``: keys, node data, the Flower app, and a demo on loopback; ``unskew device``:
+status, recommendations and metrics from a device's own state, offline."""
 
 from __future__ import annotations
 
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import numpy as np
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
+from rich.filesize import decimal
+from typer import Argument, Context, Option, Typer
 
 from unskew.cli import _options as opt
-from unskew.cli._output import print_json, size, stderr, stdout
+from unskew.cli._output import (
+    load_data,
+    print_json,
+    print_recommendations,
+    print_table,
+    stderr,
+    stdout,
+)
+from unskew.deploy import node_data
+from unskew.deploy.account import privacy_guarantee
+from unskew.deploy.device import Device
+from unskew.engine import Federation
+from unskew.evaluation import prepare
+from unskew.methods import create
+from unskew.runs import RunSpec
 from unskew.types import Split, UnskewError
 
 if TYPE_CHECKING:
     from unskew.deploy.loopback import Loopback
 
-app = typer.Typer(help="Run a federation on Flower: keys, data, app, demo.", no_args_is_help=True)
+app = Typer(help="Run a federation on Flower: keys, data, app, demo.", no_args_is_help=True)
+device_app = Typer(help="A device's own state: status, recommend, evaluate.", no_args_is_help=True)
+State = Annotated[Path, Option(help="The device's state folder.")]
+StateData = Annotated[Path | None, Option("--data", help="Its data folder, if it has moved.")]
 
 TOLERANCE = 1e-4
 """Largest relative difference between the server models of Flower and the simulator."""
@@ -32,10 +52,10 @@ _OUTPUTS = ("keys", "flwr", "superlink.*", "node-?.log", *(f"{name}-*-users" for
 
 @app.command()
 def keys(
-    folder: Annotated[Path, typer.Argument(metavar="DIR")],
-    nodes: Annotated[int, typer.Option(help="How many nodes get keys.", min=1)] = 3,
+    folder: Annotated[Path, Argument(metavar="DIR")],
+    nodes: Annotated[int, Option(help="How many nodes get keys.", min=1)] = 3,
     host: Annotated[
-        list[str] | None, typer.Option(help="A name or address of the server; may repeat.")
+        list[str] | None, Option(help="A name or address of the server; may repeat.")
     ] = None,
 ) -> None:
     """Make a development CA, the server's certificate and the nodes' keys."""
@@ -50,27 +70,24 @@ def keys(
 
 
 @app.command("data")
-def node_data(
-    out: Annotated[Path, typer.Argument(metavar="DIR")],
-    data: Annotated[str, typer.Option(help="A source's name or a file.")] = "demo",
-    nodes: Annotated[int, typer.Option(help="Number of nodes to divide it into.", min=1)] = 1,
+def write_data(
+    context: Context,
+    out: Annotated[Path, Argument(metavar="DIR")],
+    data: opt.Data = None,
+    nodes: Annotated[int, Option(help="Number of nodes to divide it into.", min=1)] = 1,
     catalogue: Annotated[
-        Path | None, typer.Option(help="The federation's items, for a node's own file.")
+        Path | None, Option(help="The federation's items, for a node's own file.")
     ] = None,
     first_user: Annotated[
-        int, typer.Option(help="With --catalogue: the number of this node's first user.", min=0)
+        int, Option(help="With --catalogue: the number of this node's first user.", min=0)
     ] = 0,
-    protocol: Annotated[str, typer.Option(help="leak-free, time or paper.")] = "leak-free",
-    columns: Annotated[str | None, typer.Option(help="user=uid,item=movie,timestamp=ts.")] = None,
+    protocol: opt.Protocol = None,
+    columns: opt.Columns = None,
     data_dir: opt.DataDir = None,
 ) -> None:
     """Prepare the data of a node from its own file, or divide a whole data set into nodes."""
-    from unskew.data import load
-    from unskew.deploy import node_data
-    from unskew.evaluation import prepare
-
-    names = opt.parse_columns(columns)
-    split = prepare(load(data, data_dir=data_dir, columns=names), protocol)
+    spec = opt.run_spec(context)
+    split = prepare(load_data(spec, data_dir), spec.protocol)
     if catalogue is not None:
         if nodes != 1:
             raise UnskewError("--catalogue is for one node's own file; leave out --nodes.")
@@ -92,9 +109,9 @@ def node_data(
 
 @app.command("app")
 def flower_app(
-    out: Annotated[Path, typer.Argument(metavar="DIR")],
+    out: Annotated[Path, Argument(metavar="DIR")],
     set_: Annotated[
-        list[str], typer.Option("--set", help="A key of the run-config: key=value; may repeat.")
+        list[str], Option("--set", help="A key of the run-config: key=value; may repeat.")
     ],
 ) -> None:
     """Check a run-config and write the Flower app that `flwr run DIR` sends."""
@@ -109,20 +126,17 @@ def flower_app(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/flower-demo"),
-    data: Annotated[str, typer.Option(help="A source's name or a file.")] = "demo",
-    rounds: Annotated[int, typer.Option(help="Global rounds.", min=1)] = 3,
+    out: Annotated[Path, Option(help="Where everything goes.")] = Path("runs/flower-demo"),
+    data: opt.Data = None,
+    rounds: Annotated[int, Option(help="Global rounds.", min=1)] = 3,
     seed: opt.Seed = 0,
     data_dir: opt.DataDir = None,
     json: opt.Json = False,
 ) -> None:
     """Run three nodes on loopback, with TLS and node authentication; compare with the simulator."""
-    from unskew.data import load
-    from unskew.deploy import node_data
     from unskew.deploy.loopback import Loopback
-    from unskew.evaluation import prepare
 
-    split = prepare(load(data, data_dir=data_dir))
+    split = prepare(load_data(RunSpec(data=data or RunSpec.data), data_dir))
     three = node_data.take_users(split, node_data.divide_users(split.n_users, 1)[0][:3]).split
     runs = [(name, federation) for federation in (split, three) for name in _METHODS]
     _clear_folder(out)
@@ -171,11 +185,8 @@ def _compare(
     console: Console,
 ) -> dict[str, Any]:
     """Run the rounds on Flower and in the simulator, and compare the models."""
-    from unskew.deploy import node_data
     from unskew.deploy.server import read_model
     from unskew.deploy.task import write_app
-    from unskew.engine import Federation
-    from unskew.methods import create
 
     settings: dict[str, Any] = {"rounds": rounds}
     if split.n_users == 3:
@@ -192,12 +203,15 @@ def _compare(
     _watch(network, network.start_run(folder / "app"), folder / "server", title, console)
     for number in (1, 2, 3):
         network.stop(f"node-{number}")
-    federation = Federation(create(method, **settings), split, seed)
-    state = federation.run(rounds)
-    last, server = read_model(folder / "server", state.server)
+    ours = Federation(create(method, **settings), split, seed).run(rounds).server
+    last, server = read_model(folder / "server", ours)
     if last != rounds:
         raise UnskewError(f"Flower ended after round {last} of {rounds}; see {folder.parent}.")
-    difference = max(_relative_difference(a, b) for a, b in zip(server, state.server, strict=True))
+    differences = [
+        np.linalg.norm(a.astype(np.float64) - b) / (np.linalg.norm(b) or 1.0)
+        for a, b in zip(server, ours, strict=True)
+    ]
+    difference = float(np.max(differences))
     verdict = "less" if difference < TOLERANCE else "NOT less"
     console.print(
         f"{title}: the global items of Flower and simulator differ by {difference:.1e} relative "
@@ -207,36 +221,111 @@ def _compare(
 
 
 def _watch(network: Loopback, run_id: str, server: Path, title: str, console: Console) -> None:
-    """Show a table that grows with the rounds, until the run ends."""
+    """Print a line for every round, until the run ends."""
     from unskew.deploy.server import read_rows
 
-    def table() -> Table:
-        rows = Table(title=title, title_justify="left", title_style="bold", box=None)
-        for name in ("round", "seconds", "nodes", "up", "down", "val NDCG@10", "test NDCG@10"):
-            rows.add_column(name, justify="right")
-        for row in read_rows(server):
-            metrics = row.get("metrics", {})
-            figures = [metrics.get(f"{part}.ndcg@10") for part in ("validation", "test")]
-            rows.add_row(
-                str(row["round"]),
-                f"{row['seconds']:.1f}",
-                f"{row['accepted']}/{row['nodes']}",
-                size(row.get("bytes_up", 0)),
-                size(row.get("bytes_down", 0)),
-                *("" if figure is None else f"{figure:.4f}" for figure in figures),
+    printed = 0
+
+    def print_rounds() -> None:
+        nonlocal printed
+        evaluated = [row for row in read_rows(server) if "metrics" in row]
+        for row in evaluated[printed:]:
+            sizes = [decimal(row.get(key, 0)) for key in ("bytes_up", "bytes_down")]
+            figures = {name: value for name, value in row["metrics"].items() if "ndcg@10" in name}
+            console.print(
+                f"{title}, round {row['round']}: {row['seconds']:.1f} s, {row['accepted']} of "
+                f"{row['nodes']} nodes, {sizes[0]} up, {sizes[1]} down, "
+                + ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
             )
-        return rows
+        printed = len(evaluated)
 
-    with Live(console=stderr, refresh_per_second=2, transient=True) as live:
-        network.wait_for_run(run_id, server, lambda: live.update(table()))
-    console.print(table())
+    network.wait_for_run(run_id, server, print_rounds)
+    print_rounds()
 
 
-def _relative_difference(a: Any, b: Any) -> float:
-    """The relative difference ``|a - b| / |b|``."""
-    import numpy as np
+@contextmanager
+def _best_device(state: Path, data: Path | None) -> Iterator[Device]:
+    """The device of a state folder with the model of its best round; others wait meanwhile."""
+    if not state.is_dir():  # the lock would create it
+        raise UnskewError(f"There is no state folder {state}; a node's node-config names its own.")
+    with node_data.lock_folder(state):
+        yield Device.open(state, data, best=True)
 
-    if a.shape != b.shape:
-        return float("inf")
-    length = float(np.linalg.norm(b.astype(np.float64)))
-    return float(np.linalg.norm(a.astype(np.float64) - b)) / (length or 1.0)
+
+@device_app.command()
+def status(state: State, data: StateData = None, json: opt.Json = False) -> None:
+    """Show the federation, the number of users, the last round and the privacy guarantee."""
+    with _best_device(state, data) as best:
+        device = Device.open(state, data)
+        privacy = privacy_guarantee(state)
+    task, at = device.task, device.progress
+    files = sum(path.stat().st_size for path in state.glob("*.safetensors"))
+    about = {
+        "method": task.method,
+        "settings": task.settings,
+        "users": len(device.data.users),
+        "items": task.n_items,
+        "last_round": at.round,
+        "rounds_trained": at.rounds_trained,
+        "recommends_from_round": best.progress.round,
+        "step2_due_for": len(at.due),
+        "privacy": privacy,
+        "bytes": files,
+        "data": device.data.split.data,
+        "state": str(state),
+    }
+    if json:
+        print_json(about)
+        return
+    stdout.print(
+        f"{task.method} {task.settings}".strip()
+        + f": {about['users']:,} of the federation's {task.n_users:,} users, "
+        f"{task.n_items:,} items, {decimal(files)} of state"
+    )
+    stdout.print(
+        f"Last round {at.round}, trained in {at.rounds_trained} rounds; "
+        f"recommends from {best.progress.round}."
+    )
+    stdout.print(f"Uploads: {privacy['statement']}.")
+    if len(at.due):
+        stdout.print(f"Step 2 is due for {len(at.due):,} users; the next use of the state does it.")
+
+
+@device_app.command()
+def recommend(
+    state: State,
+    user: Annotated[str | None, Option(help="A user's label; needed if several.")] = None,
+    k: opt.K = 10,
+    data: StateData = None,
+    json: opt.Json = False,
+) -> None:
+    """Recommend items that a user of this device has not had, with the model of the best round."""
+    with _best_device(state, data) as device:
+        labels = device.data.split.user_ids
+        if user is None and len(labels) > 1:
+            raise UnskewError(f'{len(labels)} users are here; say which: --user "{labels[0]}".')
+        found = device.recommend(0 if user is None else node_data.find_user(user, labels), k)
+    if json:
+        print_json({"state": str(state), "user": user or labels[0], "recommendations": found})
+        return
+    print_recommendations(found)
+
+
+@device_app.command()
+def evaluate(state: State, data: StateData = None, json: opt.Json = False) -> None:
+    """Compute metrics over this device's users, with the model of the best round."""
+    with _best_device(state, data) as device:
+        sums = {part: device.metric_sums(part) for part in ("validation", "test")}
+    means = {
+        part: {name: total / count for name, (total, count) in values.items() if count}
+        for part, values in sums.items()
+    }
+    if json:
+        print_json({"state": str(state), "users": len(device.data.users), **means})
+        return
+    names = [name for name in means["test"] if name.endswith("@10")]
+    rows = [
+        [name.upper(), *(f"{means[part].get(name, float('nan')):.4f}" for part in means)]
+        for name in names
+    ]
+    print_table(["metric", *means], rows)

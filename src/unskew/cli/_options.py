@@ -1,50 +1,55 @@
-"""Options and their parsing, shared by the commands."""
+"""Options that several commands share, and the run that a command's options describe."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Context, Exit, Option, echo
 
+from unskew.methods import preset
+from unskew.runs import RunSpec, read_toml
 from unskew.types import UnskewError
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
-Threads = Annotated[int, typer.Option(help="Threads (0: all cores). Changes the time only.", min=0)]
+Json = Annotated[bool, Option("--json", help="Print one JSON object, nothing else.")]
+Threads = Annotated[int, Option(help="Threads (0: all cores). Changes the time only.", min=0)]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Folder with <name>/ratings.csv; default $UNSKEW_DATA.")
+    Path | None, Option(help="Folder with <name>/ratings.csv; default $UNSKEW_DATA.")
 ]
-MethodName = Annotated[str | None, typer.Option(help="See `unskew methods`.")]
-DataName = Annotated[str | None, typer.Option(help="A source's name or a file.")]
-ProtocolName = Annotated[str | None, typer.Option(help="leak-free, time or paper.")]
-Preset = Annotated[str | None, typer.Option(help="Settings recorded for a data set.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="key=value")]
-Rounds = Annotated[int | None, typer.Option(help="Global rounds.", min=1)]
-Seed = Annotated[int, typer.Option(min=0)]
-Columns = Annotated[
-    str | None, typer.Option(help="For your own file: user=uid,item=movie,timestamp=ts.")
+Method = Annotated[str | None, Option(help="See `unskew methods`; default fedrefit.")]
+Data = Annotated[str | None, Option(help="A source's name or a file; default demo.")]
+Protocol = Annotated[
+    str | None, Option(help="leak-free (default), time or paper; how to split and rank.")
 ]
-SkipBadRows = Annotated[bool, typer.Option("--skip-bad-rows", help="Drop and count bad rows.")]
-MinUserRows = Annotated[int | None, typer.Option(help="Leave out users with fewer rows.", min=1)]
-Rows = Annotated[Path | None, typer.Option(help="JSON lines to add the rows to.")]
+Preset = Annotated[
+    str | None, Option(help="Settings recorded for a data set, for example ml-100k.")
+]
+Settings = Annotated[
+    list[str] | None, Option("--set", help="A setting of the method: key=value; may repeat.")
+]
+Rounds = Annotated[int | None, Option(help="Global rounds; default: the method's own.")]
+Seeds = Annotated[str | None, Option(help="For example 0,1,2 or 0-4; default 0.")]
+Seed = Annotated[int, Option(help="Seed of all random draws.", min=0)]
+Columns = Annotated[str | None, Option(help="For your own file: user=uid,item=movie,timestamp=ts.")]
+SkipBadRows = Annotated[bool, Option("--skip-bad-rows", help="Drop and count bad rows.")]
+MinUserRows = Annotated[int | None, Option(help="Leave out users with fewer rows.", min=1)]
+K = Annotated[int, Option("-k", help="How many items to recommend.", min=1)]
+Rows = Annotated[Path | None, Option(help="JSON lines to add the rows to.")]
 LdpNoise = Annotated[
-    float | None, typer.Option(help="Noise on every upload: the paper's lambda.", min=0.0)
+    float | None, Option(help="Noise on every upload: the paper's lambda.", min=0.0)
 ]
 LdpEpsilon = Annotated[
-    float | None, typer.Option(help="A budget in place of --ldp-noise; needs --ldp-clip.")
+    float | None, Option(help="A budget in place of --ldp-noise; needs --ldp-clip.")
 ]
-LdpDelta = Annotated[float | None, typer.Option(help="The delta of epsilon (default 1e-5).")]
-LdpClip = Annotated[
-    float | None, typer.Option(help="Bound on an upload's norm; no guarantee without.")
-]
-LdpNorm = Annotated[str | None, typer.Option(help="What the clip bounds: l1 (default), l2 or row.")]
-LdpKind = Annotated[
-    str | None, typer.Option(help="laplace, or gaussian (default with --ldp-norm l2).")
-]
+LdpDelta = Annotated[float | None, Option(help="The delta of epsilon (default 1e-5).")]
+LdpClip = Annotated[float | None, Option(help="Bound on an upload's norm; no guarantee without.")]
+LdpNorm = Annotated[str | None, Option(help="What the clip bounds: l1 (default), l2 or row.")]
+LdpKind = Annotated[str | None, Option(help="laplace, or gaussian (default with --ldp-norm l2).")]
 LdpLeastUsers = Annotated[
     int | None,
-    typer.Option(help="Send no rows of items that fewer users than this have.", min=1),
+    Option(help="Send no rows of items that fewer users than this have.", min=1),
 ]
 MAX_SEEDS_IN_RANGE = 10_000
 """A longer range in --seeds is taken for a typing error."""
@@ -52,18 +57,50 @@ MAX_SEEDS_IN_RANGE = 10_000
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"unskew {version('unskew')}")
-        raise typer.Exit
+        echo(f"unskew {version('unskew')}")
+        raise Exit
 
 
 Version = Annotated[
     bool,
-    typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+    Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
 ]
 
 
 def before_any_command(version: Version = False) -> None:
     """Options of the command itself."""
+
+
+def run_spec(context: Context, **replaced: Any) -> RunSpec:
+    """The run that the options of the called command describe.
+
+    Options that the command does not have, or that were not given, keep the defaults of
+    ``RunSpec``. ``replaced`` are values for some options, by their parameters' names.
+    """
+    options = {**context.params, **replaced}
+    options = {key: value for key, value in options.items() if value not in (None, (), {})}
+    values = read_toml(Path(options["config"])) if "config" in options else {}
+    fields = RunSpec.__dataclass_fields__
+    values |= {key: value for key, value in options.items() if key in fields and value is not False}
+    if "seeds" in options:
+        values["seeds"] = parse_seeds(options["seeds"])
+    if "columns" in options:
+        values["columns"] = parse_pairs(options["columns"].split(","), "--columns")
+    settings = values.get("settings", {}) | parse_pairs(options.get("set_", ()), "--set")
+    if "preset" in options:
+        settings = {**preset(values.get("method", RunSpec.method), options["preset"]), **settings}
+    if "rounds" in options:
+        settings["rounds"] = options["rounds"]
+    ldp = values.get("ldp", {}) | ({} if "ldp" in replaced else ldp_options(context))
+    if "least_users" in ldp and not {"noise", "epsilon"} & ldp.keys():
+        ldp["noise"] = 0.0
+    return RunSpec.from_mapping(values | {"settings": settings, "ldp": ldp or None})
+
+
+def ldp_options(context: Context) -> dict[str, Any]:
+    """The options of local privacy that were given, named as the fields of ``LocalPrivacy``."""
+    given = {key: value for key, value in context.params.items() if value is not None}
+    return {key[4:]: value for key, value in given.items() if key.startswith("ldp_")}
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -81,7 +118,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         raise UnskewError(f'--seeds "{text}" must look like 0,1,2 or 0-4.') from None
 
 
-def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
+def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
     """Parse key=value pairs; ``option`` names their option in errors."""
     parsed = {}
     for pair in pairs:
@@ -90,25 +127,3 @@ def parse_pairs(pairs: list[str], option: str) -> dict[str, str]:
             raise UnskewError(f'{option} "{pair}" must look like key=value.')
         parsed[key.strip()] = value.strip()
     return parsed
-
-
-def parse_columns(text: str | None) -> dict[str, str] | None:
-    """Parse --columns."""
-    return None if text is None else parse_pairs(text.split(","), "--columns")
-
-
-def gather_ldp(
-    noise: float | None,
-    epsilon: float | None,
-    delta: float | None,
-    clip: float | None,
-    norm: str | None,
-    kind: str | None,
-    least_users: int | None = None,
-) -> dict[str, Any]:
-    """The privacy options that were given; --ldp-least-users works without noise."""
-    if least_users is not None and noise is None and epsilon is None:
-        noise = 0.0
-    names = ("noise", "epsilon", "delta", "clip", "norm", "kind", "least_users")
-    values = (noise, epsilon, delta, clip, norm, kind, least_users)
-    return {k: v for k, v in zip(names, values, strict=True) if v is not None}

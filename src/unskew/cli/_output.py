@@ -1,23 +1,32 @@
-"""Output of all commands: consoles, tables, JSON, files, and formatted figures."""
+"""Output of all commands: tables, JSON, formatted figures, and the progress of long work."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
-from unskew.files import write_atomically
-from unskew.types import UnskewError
-
 if TYPE_CHECKING:
-    from unskew.runs import Summary
+    from unskew.runs import RunSpec, Summary
+    from unskew.types import Interactions
 
 # Titles, labels and paths are printed as they are: "[/x]" and ":cat:" mean nothing in them.
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
@@ -25,94 +34,20 @@ stdout = Console(soft_wrap=not sys.stdout.isatty(), **_PLAIN)
 stderr = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), **_PLAIN)
 COLUMN_GAP = 2
 """Spaces between the columns of a table."""
+_BLOCKS = "▁▂▃▄▅▆▇█"
+MAX_CURVE_BLOCKS = 20
+"""Characters of the validation curve on a progress line."""
+LINES_PER_SEED = 10
+"""Lines printed per seed where there is no terminal."""
+MAX_QUIET_SECONDS = 20.0
+"""Seconds after which a line is printed in any case where there is no terminal."""
+NARROW_COLUMNS = 90
+"""Characters below which a terminal gets a shorter progress line."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object and nothing else; NaN and infinity become null."""
     sys.stdout.write(json.dumps(_finite(value), ensure_ascii=False) + "\n")
-
-
-def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
-) -> None:
-    """Print a table, or a list of cells if the terminal is too narrow for whole words."""
-    figures = [i > 0 and all(_is_figure(row[i]) for row in rows) for i in range(len(columns))]
-    widths = _widths([columns, *rows], figures, stdout.width)
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    if widths is None:
-        _stack(table, columns, rows)
-    else:
-        for column, figure, width in zip(columns, figures, widths, strict=True):
-            justify: JustifyMethod = "right" if figure else "left"
-            table.add_column(column, justify=justify, overflow="fold", width=width)
-        for row in rows:
-            table.add_row(*row)
-    stdout.print(table)
-
-
-def _widths(lines: Sequence[Sequence[str]], figures: Sequence[bool], room: int) -> list[int] | None:
-    """Column widths that break lines between words only; None if there is no room for that.
-
-    The widest columns are narrowed first, columns of figures last.
-    """
-    columns = list(zip(*lines, strict=True))
-    widths = [max(map(cell_len, cells)) for cells in columns]
-    least = [max(cell_len(word) for word in " ".join(cells).split() or [""]) for cells in columns]
-    room -= COLUMN_GAP * (len(columns) - 1)
-    if sum(least) > room:
-        return None
-    while sum(widths) > room:
-        left = [i for i, width in enumerate(widths) if width > least[i]]
-        widths[max(left, key=lambda i: (not figures[i], widths[i]))] -= 1
-    return widths
-
-
-def _stack(table: Table, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Add a line for each cell with content, and an empty line between rows."""
-    table.show_header = False
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for i, row in enumerate(rows):
-        if i > 0:
-            table.add_row("", "")
-        for column, cell in zip(columns, row, strict=True):
-            if cell not in ("", "–"):
-                table.add_row(column, cell)
-
-
-def write_file(path: Path, write: Callable[[Any], object]) -> None:
-    """Write a file, or say in one sentence why it cannot be written."""
-    if path.is_dir():
-        raise UnskewError(f"{path} is a folder; give the name of a file.")
-    try:
-        write_atomically(path, write)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UnskewError(f"{path} cannot be written ({reason}); choose another place.") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file at a place the user chose."""
-    write_file(path, lambda file: file.write(text.encode()))
-
-
-def mean_std(summary: Summary) -> str:
-    """Format as 0.4846 ± 0.0031; a single seed has no deviation."""
-    text = f"{summary.mean:.4f}"
-    return f"{text} ± {summary.std:.4f}" if len(summary.values) > 1 else text
-
-
-def size(n_bytes: float) -> str:
-    """Format a number of bytes as 1.5 MB."""
-    for unit in ("B", "KB", "MB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.1f} GB"
-
-
-def _is_figure(text: str) -> bool:
-    return not text or text[0].isdigit() or text[0] in "-+<–≥"
 
 
 def _finite(value: Any) -> Any:
@@ -123,3 +58,165 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
+) -> None:
+    """Print a table, or a list of cells if the terminal is too narrow for whole words."""
+    cells = list(zip(columns, *rows, strict=True))
+    longest_word = [max(map(cell_len, " ".join(texts).split()), default=0) for texts in cells]
+    room = stdout.width - COLUMN_GAP * (len(columns) - 1)
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    if sum(longest_word) > room:
+        table.show_header = False
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for row in rows:
+            for column, cell in zip(columns, row, strict=True):
+                if cell not in ("", "–"):
+                    table.add_row(column, cell)
+            table.add_row()
+    else:
+        widths = [max(map(cell_len, texts)) for texts in cells]
+        while sum(widths) > room:  # the widest column that can be broken between words
+            left = [i for i, width in enumerate(widths) if width > longest_word[i]]
+            widths[max(left, key=widths.__getitem__)] -= 1
+        for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
+            figures = i > 0 and all(_is_figure(row[i]) for row in rows)
+            justify: JustifyMethod = "right" if figures else "left"
+            table.add_column(column, justify=justify, overflow="fold", width=width)
+        for row in rows:
+            table.add_row(*row)
+    stdout.print(table)
+
+
+def _is_figure(text: str) -> bool:
+    return not text or text[0].isdigit() or text[0] in "-+<–≥"
+
+
+def print_recommendations(found: Sequence[Mapping[str, Any]]) -> None:
+    """Print a list of recommended items with their scores."""
+    print_table(
+        ["rank", "item", "title", "score"],
+        [[str(r["rank"]), r["item"], r["title"], f"{r['score']:.3f}"] for r in found],
+    )
+
+
+def mean_std(summary: Summary) -> str:
+    """Format as 0.4846 ± 0.0031; a single seed has no deviation."""
+    text = f"{summary.mean:.4f}"
+    return f"{text} ± {summary.std:.4f}" if len(summary.values) > 1 else text
+
+
+class _ProgressLine(Progress):
+    """A line with a bar on a terminal, for as long as the work lasts; elsewhere nothing."""
+
+    def __init__(self, *columns: ProgressColumn) -> None:
+        super().__init__(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            *columns,
+            console=stderr,
+            expand=True,
+            transient=True,
+            disable=not stderr.is_terminal,
+        )
+        self._printed_at = self._began = time.monotonic()
+        self._line = self.add_task("", total=None, visible=False, figures="")
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing was printed for long where there is no terminal."""
+        return time.monotonic() - self._printed_at > MAX_QUIET_SECONDS
+
+    def _print(self, line: str) -> None:
+        self._printed_at = time.monotonic()
+        stderr.print(line)
+
+
+class RoundProgress(_ProgressLine):
+    """Rounds of one or several seeds: loss, validation curve, time left."""
+
+    def __init__(self, label: str, n_seeds: int = 1) -> None:
+        figures = TextColumn("{task.fields[figures]}", markup=False)
+        super().__init__(MofNCompleteColumn(), figures, TimeRemainingColumn(compact=True))
+        self._label, self._n_seeds = label, n_seeds
+        self._curves: dict[int, list[float]] = {}
+
+    def __call__(self, seed: int, row: dict[str, Any], rounds: int) -> None:
+        curve = self._curves.setdefault(seed, [])
+        curve.append(row["validation"]["ndcg@10"])
+        label, figures = f"{self._label}, seed {seed}", f"validation NDCG@10 {curve[-1]:.4f}"
+        if stderr.is_terminal:
+            if stderr.width < NARROW_COLUMNS:  # the count and the time left come first
+                label = f"seed {seed}"
+            else:
+                figures = f"loss {row['loss']:.3f}  {figures} {_draw_curve(curve)}"
+            self.update(
+                self._line,
+                description=label,
+                figures=figures,
+                completed=(len(self._curves) - 1) * rounds + row["round"],
+                total=rounds * self._n_seeds,
+                visible=True,
+            )
+            return
+        round, step = row["round"], max(1, rounds // LINES_PER_SEED)
+        if round == 1 or round % step == 0 or self._is_quiet():
+            done = sum(map(len, self._curves.values()))
+            left = (time.monotonic() - self._began) / done * (rounds - round)
+            self._print(
+                f"{label}: round {round}/{rounds}, loss {row['loss']:.3f}, {figures}, "
+                f"{left:.0f} s left"
+            )
+
+
+def _draw_curve(values: list[float]) -> str:
+    """A curve as block characters, one for every n-th value up to the last."""
+    values = values[:: -(1 + len(values) // MAX_CURVE_BLOCKS)][::-1]
+    low, high = min(values), max(values)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0
+    return "".join(_BLOCKS[int((value - low) * scale)] for value in values)
+
+
+class CellProgress(_ProgressLine):
+    """Cells of tables: which one runs, for how long, and about how long the rest will take."""
+
+    def __init__(self, cells: int, mark: str = "") -> None:
+        super().__init__(MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        self._cells, self._mark = cells, mark
+
+    def begin(self, name: str) -> None:
+        self.update(self._line, description=name, total=self._cells, visible=True)
+
+    def fail(self, message: str) -> None:
+        stderr.print(f"unskew: {message}")
+
+    def end(self, name: str, done: int, seconds: float, seconds_left: float) -> None:
+        left = f"about {seconds_left / 60:.0f} min left"
+        stderr.print(f"{self._mark}{done}/{self._cells} {name}: {seconds:.0f} s, {left}")
+        self.update(self._line, completed=done)
+
+
+class DownloadProgress(_ProgressLine):
+    """Bytes of a download, with the time left if the server sends the size."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(DownloadColumn(), TimeRemainingColumn(compact=True))
+        self._label = label
+
+    def __call__(self, done: int, total: int | None) -> None:
+        if stderr.is_terminal:
+            self.update(self._line, description=self._label, completed=done, total=total)
+            self.update(self._line, visible=True)
+        elif done == total or self._is_quiet():
+            self._print(f"{self._label}: {done} of {total or 'unknown'} bytes")
+
+
+def load_data(spec: RunSpec, data_dir: Path | None) -> Interactions:
+    """The interactions of a run; shows a download and prints what reading dropped or changed."""
+    with DownloadProgress(spec.data) as progress:
+        interactions = spec.load(data_dir, progress)
+    for note in interactions.notes:
+        stderr.print(f"{spec.data}: {note}")
+    return interactions

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from unskew.cli import _options as opt
-from unskew.cli._output import stderr, stdout
-from unskew.cli._progress import CellProgress
+from unskew.cli._output import CellProgress, stderr, stdout
 from unskew.data import check_source
 from unskew.paper import (
     EXHIBITS,
@@ -28,42 +27,38 @@ NAMES = (*EXHIBITS, "all")
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help=f"Which: {', '.join(NAMES)}.")] = "main",
+    name: Annotated[str, Argument(help=f"Which: {', '.join(NAMES)}.")] = "main",
     methods: Annotated[
         str | None,
-        typer.Option(help="Comma-separated; default all. against: the first against the others."),
+        Option(help="Comma-separated; default all. against: the first against the others."),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Comma-separated; default: as in the paper.")
-    ] = None,
-    protocol: Annotated[str, typer.Option(help="Comma-separated.")] = "paper,leak-free",
+    data: Annotated[str | None, Option(help="Comma-separated; default: as in the paper.")] = None,
+    protocol: Annotated[str, Option(help="Comma-separated.")] = "paper,leak-free",
     seeds: Annotated[
-        str | None, typer.Option(help="For example 0,1,2 or 0-4; default 0-2, quick 0.")
+        str | None, Option(help="For example 0,1,2 or 0-4; default 0-2, quick 0.")
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option(
-            "--quick", help="A few rounds, kept apart in runs/quick: only to see it work."
-        ),
+        Option("--quick", help="A few rounds, kept apart in runs/quick: only to see it work."),
     ] = False,
     no_run: Annotated[
         bool,
-        typer.Option("--no-run", help="Run nothing: write tables and figures of existing rows."),
+        Option("--no-run", help="Run nothing: write tables and figures of existing rows."),
     ] = False,
     results: Annotated[
-        Path | None, typer.Option(help="Where the rows are kept (default results).")
+        Path | None, Option(help="Where the rows are kept (default results).")
     ] = None,
     keep: Annotated[
-        Path | None, typer.Option(help="Where per-user values are kept (default runs/cells).")
+        Path | None, Option(help="Where per-user values are kept (default runs/cells).")
     ] = None,
     doc: Annotated[
-        Path | None, typer.Option(help="The document to write (default docs/results.md).")
+        Path | None, Option(help="The document to write (default docs/results.md).")
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Where figures are put (default docs/figures).")
+        Path | None, Option(help="Where figures are put (default docs/figures).")
     ] = None,
     readme: Annotated[
-        Path | None, typer.Option(help="A page whose side-by-side table is renewed.")
+        Path | None, Option(help="A page whose side-by-side table is renewed.")
     ] = None,
     data_dir: opt.DataDir = None,
 ) -> None:
@@ -95,13 +90,13 @@ def reproduce(
     if failures and len(jobs) > 1:
         stderr.print(f"{len(failures)} of {len(jobs)} failed; the others have their rows:")
         for message in failures:
-            stderr.print(f"  {message}", markup=False)
+            stderr.print(f"  {message}")
     if EXHIBITS["against"] in exhibits and not no_run:
         compare_methods(plan, places, jobs)
     write_pages(exhibits, plan, places, readme)
     stdout.print(f"{'Quick tables' if quick else 'Tables'}: {places.doc}")
     if failures:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def _check_names(plan: Plan) -> None:

@@ -1,22 +1,40 @@
-"""unskew compare, recommend, methods."""
+"""unskew compare, recommend, methods, report."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from unskew.cli import _options as opt
-from unskew.cli._output import mean_std, print_json, print_table, stdout, write_file
+from unskew.cli._output import (
+    mean_std,
+    print_json,
+    print_recommendations,
+    print_table,
+    stderr,
+    stdout,
+)
+from unskew.files import write_atomically, write_text
 from unskew.methods import METHODS
-from unskew.runs import compare_runs, open_recommender
+from unskew.paper import published_figures, report_contents
+from unskew.report import Client, Extras, Listing, Pick, render
+from unskew.runs import (
+    ClientView,
+    client_view,
+    compare_runs,
+    open_recommender,
+    read_result,
+    read_rounds,
+)
 from unskew.types import UnskewError
 
 
 def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...")],
-    metric: Annotated[str, typer.Option(help="The per-user value to compare.")] = "ndcg@10",
+    folders: Annotated[list[Path], Argument(metavar="RUN...")],
+    metric: Annotated[str, Option(help="The per-user value to compare.")] = "ndcg@10",
     json: opt.Json = False,
 ) -> None:
     """Runs side by side, each against the first by a paired test over users."""
@@ -47,15 +65,15 @@ def compare(
 
 
 def recommend(
-    folder: Annotated[Path, typer.Argument(metavar="RUN")],
-    user: Annotated[str | None, typer.Option(help="A user's label in the data.")] = None,
+    folder: Annotated[Path, Argument(metavar="RUN")],
+    user: Annotated[str | None, Option(help="A user's label in the data.")] = None,
     items: Annotated[
-        str | None, typer.Option(help="A newcomer's items, comma-separated, folded in on the spot.")
+        str | None, Option(help="A newcomer's items, comma-separated, folded in on the spot.")
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every user, into --out.")] = False,
-    k: Annotated[int, typer.Option("-k", help="How many.", min=1)] = 10,
-    out: Annotated[Path | None, typer.Option(help="With --all: a .parquet or .csv file.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Which seed's model.")] = None,
+    all_: Annotated[bool, Option("--all", help="Every user, into --out.")] = False,
+    k: opt.K = 10,
+    out: Annotated[Path | None, Option(help="With --all: a .parquet or .csv file.")] = None,
+    seed: Annotated[int | None, Option(help="Which seed's model.")] = None,
     json: opt.Json = False,
 ) -> None:
     """Recommendations from a saved run, with titles; the training set is not needed."""
@@ -66,7 +84,7 @@ def recommend(
     recommender = open_recommender(folder, seed)
     if all_ and out is not None:
         table = recommender.recommend_all(k)
-        write_file(out, table.write_parquet if out.suffix == ".parquet" else table.write_csv)
+        write_atomically(out, table.write_parquet if out.suffix == ".parquet" else table.write_csv)
         if json:
             print_json({"run": str(folder), "out": str(out), "rows": len(table), "k": k})
         else:
@@ -82,10 +100,7 @@ def recommend(
     if json:
         print_json({"run": str(folder), "user": user, "recommendations": found})
         return
-    print_table(
-        ["rank", "item", "title", "score"],
-        [[str(r["rank"]), r["item"], r["title"], f"{r['score']:.3f}"] for r in found],
-    )
+    print_recommendations(found)
 
 
 def methods(json: opt.Json = False) -> None:
@@ -105,3 +120,73 @@ def methods(json: opt.Json = False) -> None:
     print_table(
         ["method", "what it is", "aggregation", "citation"], [list(r.values()) for r in rows]
     )
+
+
+def report(
+    folders: Annotated[list[Path] | None, Argument(metavar="RUN...")] = None,
+    out: Annotated[Path, Option(help="The HTML file to write.")] = Path("report.html"),
+    reproduce: Annotated[
+        bool, Option("--reproduce", help="On the rows of `unskew reproduce`, not on runs.")
+    ] = False,
+    results: Annotated[Path, Option(help="With --reproduce: where the rows are kept.")] = Path(
+        "results"
+    ),
+    client: Annotated[
+        str | None, Option(help="The user to look at closely (default: a median one).")
+    ] = None,
+    no_client: Annotated[bool, Option("--no-client", help="Show nobody's interactions.")] = False,
+) -> None:
+    """One self-contained HTML file about some runs, or about all rows of `unskew reproduce`."""
+    if bool(folders) == reproduce:
+        raise UnskewError("Give either run folders or --reproduce, for example: report runs/demo/*")
+    if client is not None and (no_client or reproduce):
+        raise UnskewError("--client needs run folders, and cannot stand beside --no-client.")
+    if reproduce:
+        title, runs, extras = report_contents(results)
+        write_text(out, render(runs, title, extras))
+    else:
+        # runs/demo/* also holds the report that the demo left there.
+        write_report([f for f in folders or [] if f.suffix != ".html"], out, client, not no_client)
+    stdout.print(f"Report: {out.resolve()}")
+
+
+def write_report(
+    folders: Sequence[Path], out: Path, client: str | None = None, closely: bool = True
+) -> None:
+    """The page about runs; ``closely``: with one client's history and recommendations."""
+    runs = [{"summary": read_result(f).to_json(), "rounds": read_rounds(f)} for f in folders]
+    extras = Extras(published_figures(runs), _client(folders, runs, client) if closely else None)
+    write_text(out, render(runs, extras=extras))
+
+
+def _client(
+    folders: Sequence[Path], runs: Sequence[dict[str, Any]], wanted: str | None
+) -> Client | None:
+    """The client ``wanted``, or a median one, in all runs on one data set that have it; None where
+    no run has kept its model."""
+    # Protocols differ in what is held out: the page's history is the honest one's.
+    order = sorted(range(len(runs)), key=lambda at: runs[at]["summary"]["protocol"] == "paper")
+    views: dict[int, ClientView] = {}
+    name, data = wanted, None
+    for at in order:
+        if data not in (None, runs[at]["summary"]["data"]):
+            continue
+        view = client_view(folders[at], name)
+        if view is not None:
+            name, data, views[at] = view.user, runs[at]["summary"]["data"], view
+    if not views and wanted is not None:
+        raise UnskewError(
+            f'No run given has a model with a user "{wanted}"; leave out --client to see another.'
+        )
+    if not views:
+        return None
+    if len(views) < len(folders):
+        stderr.print(f"Client {name}: {len(folders) - len(views)} run(s) have no model with it.")
+    lists = [
+        Listing(at, [Pick(*pick) for pick in view.top], view.test, view.among)
+        for at, view in views.items()
+    ]
+    first = next(iter(views.values()))
+    why = "chosen by name" if wanted else "the one with the median number of training items"
+    test = [title for title, _ in first.test]
+    return Client(first.user, str(data), why, first.history, first.validation, test, lists)

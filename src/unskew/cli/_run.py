@@ -1,41 +1,60 @@
-"""unskew run, resume."""
+"""unskew run, resume, demo."""
 
 from __future__ import annotations
 
 import math
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from rich.filesize import decimal
+from typer import Argument, Context, Option
 
 from unskew.cli import _options as opt
-from unskew.cli._output import mean_std, print_json, print_table, size, stderr, stdout
-from unskew.cli._progress import DownloadProgress, RoundProgress
+from unskew.cli._output import (
+    RoundProgress,
+    load_data,
+    mean_std,
+    print_json,
+    print_table,
+    stderr,
+    stdout,
+)
+from unskew.cli._results import write_report
 from unskew.kernels import set_threads
-from unskew.methods import preset as preset_of
-from unskew.runs import Result, Run, RunSpec, read_spec, read_toml
+from unskew.runs import Result, Run, RunSpec, read_spec
 from unskew.runs import run as run_spec
+from unskew.types import UnskewError
+
+STORY = (
+    ("pfedclr", "paper"),
+    ("pfedclr", "leak-free"),
+    ("fedmf", "leak-free"),
+    ("fedrefit", "leak-free"),
+    ("popularity", "leak-free"),
+)
+"""Runs of the demo: the paper's figure, what is left of it when nothing leaks, what can be had
+then, and what needs no learning at all."""
+_HAVE_THEIR_OWN_ROUNDS = ("fedrefit", "popularity")
 
 
 def run(
-    method: opt.MethodName = None,
-    data: opt.DataName = None,
-    protocol: opt.ProtocolName = None,
-    seeds: Annotated[str | None, typer.Option(help="For example 0,1,2 or 0-4.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Global rounds.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the method: key=value.")
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="Settings recorded for a data set, e.g. ml-100k.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with any of these.")] = None,
+    context: Context,
+    method: opt.Method = None,
+    data: opt.Data = None,
+    protocol: opt.Protocol = None,
+    seeds: opt.Seeds = None,
+    rounds: opt.Rounds = None,
+    set_: opt.Settings = None,
+    preset: opt.Preset = None,
+    config: Annotated[Path | None, Option(help="A TOML file with any of these.")] = None,
     columns: opt.Columns = None,
-    titles: Annotated[str | None, typer.Option(help="CSV with the items' titles.")] = None,
+    titles: Annotated[str | None, Option(help="CSV with the items' titles.")] = None,
     skip_bad_rows: opt.SkipBadRows = False,
     min_user_rows: opt.MinUserRows = None,
     ldp_noise: opt.LdpNoise = None,
@@ -45,42 +64,19 @@ def run(
     ldp_norm: opt.LdpNorm = None,
     ldp_kind: opt.LdpKind = None,
     ldp_least_users: opt.LdpLeastUsers = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder.")] = None,
+    out: Annotated[Path | None, Option(help="The run's folder.")] = None,
     data_dir: opt.DataDir = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
     """Train a federation and evaluate it."""
-    values: dict[str, Any] = read_toml(config) if config is not None else {}
-    given = {
-        "method": method,
-        "data": data,
-        "protocol": protocol,
-        "seeds": None if seeds is None else opt.parse_seeds(seeds),
-        "columns": opt.parse_columns(columns),
-        "titles": titles,
-        "skip_bad_rows": skip_bad_rows or None,
-        "min_user_rows": min_user_rows,
-    }
-    values |= {key: value for key, value in given.items() if value is not None}
-    recorded = {} if preset is None else preset_of(values.get("method", "fedrefit"), preset)
-    given_settings = opt.parse_pairs(set_ or [], "--set")
-    settings = {**recorded, **values.get("settings", {}), **given_settings}
-    if rounds is not None:
-        settings["rounds"] = rounds
-    ldp = opt.gather_ldp(
-        ldp_noise, ldp_epsilon, ldp_delta, ldp_clip, ldp_norm, ldp_kind, ldp_least_users
-    )
-    if ldp:
-        values["ldp"] = dict(values.get("ldp") or {}) | ldp
-    spec = RunSpec.from_mapping(values | {"settings": settings})
-    folder = out or _fresh_folder(spec)
-    finished = run_with_progress(spec, folder, data_dir, threads, command=_command())
-    _show(finished, json)
+    spec = opt.run_spec(context)
+    command = shlex.join(["unskew", *sys.argv[1:]])
+    _show(run_with_progress(spec, out or _fresh_folder(spec), data_dir, threads, command), json)
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="RUN")],
+    folder: Annotated[Path, Argument(metavar="RUN")],
     data_dir: opt.DataDir = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
@@ -99,11 +95,9 @@ def run_with_progress(
     *,
     resume: bool = False,
 ) -> Run:
+    """Run a specification; shows progress, says how to resume, and warns if training diverged."""
     set_threads(threads)
-    with DownloadProgress(spec.data) as downloading:
-        interactions = spec.load(data_dir, downloading)
-    for note in interactions.notes:
-        stderr.print(f"{spec.data}: {note}")
+    interactions = load_data(spec, data_dir)
     label = f"{spec.method} on {Path(spec.data).name}, {spec.protocol}"
     try:
         with RoundProgress(label, len(spec.seeds)) as progress:
@@ -132,12 +126,12 @@ def _show(finished: Run, json: bool) -> None:
     for note in result.notes:
         stdout.print(f"Note: {note}")
     if result.privacy is not None:
-        for line in privacy_lines(result.privacy):
-            stdout.print(line)
+        print_privacy(result.privacy)
     memory = "" if result.peak_rss_mb is None else f"peak memory {result.peak_rss_mb:.0f} MB, "
+    up, down = (decimal(int(size or 0)) for size in (result.bytes_up, result.bytes_down))
     stdout.print(
         f"{result.seconds_per_round:.3g} s per round, {memory}per client and round "
-        f"{size(result.bytes_up or 0)} up and {size(result.bytes_down or 0)} down."
+        f"{up} up and {down} down."
     )
     stdout.print(f"Run: {finished.folder}")
 
@@ -165,44 +159,66 @@ def print_figures(results: list[Result]) -> None:
     )
 
 
-def privacy_lines(account: Mapping[str, Any]) -> list[str]:
-    """Sentences on a privacy account: the mechanism, the paper's epsilon, the guarantee."""
+def print_privacy(account: Mapping[str, Any]) -> None:
+    """Print sentences on a privacy account: the mechanism, the paper's epsilon, the guarantee."""
     clip = account["clip"]
     bound = "" if clip is None else f", uploads clipped to {account['norm']} norm {clip:g}"
+    stdout.print(f"Noise on every upload: {account['kind']}, scale {account['noise']:.4g}{bound}.")
     paper = account["paper_epsilon"]
     worst, median = (paper["epsilon"][name] for name in ("worst", "median"))
     figure = "undefined without noise"
     if worst is not None:
         figure = f"{worst:.3g} for the client of largest weight, {median:.3g} for the median one"
         figure += "" if clip is not None else f" (its C: {paper['update_bound_is']})"
+    stdout.print(f"Paper's epsilon ({paper['definition']}): {figure}.")
     guarantee = account["local_guarantee"]
-    lines = [
-        f"Noise on every upload: {account['kind']}, scale {account['noise']:.4g}{bound}.",
-        f"Paper's epsilon ({paper['definition']}): {figure}.",
-        f"Guarantee of the local mechanism: {guarantee['statement']}.",
-    ]
+    stdout.print(f"Guarantee of the local mechanism: {guarantee['statement']}.")
     if account.get("least_users"):
-        lines.append(
+        stdout.print(
             f"Rows of items that fewer than {account['least_users']} users have stay home."
         )
     if guarantee["holds"] and guarantee["epsilon_of_sum"] is not None:
-        lines.append(
+        stdout.print(
             f"Under secure aggregation, where only sums are seen: epsilon "
             f"{guarantee['epsilon_of_sum']:.3g} at the same delta, if every client is honest."
         )
-    return lines
 
 
 def _fresh_folder(spec: RunSpec) -> Path:
-    name = f"{Path(spec.data).stem}-{spec.method}-{spec.protocol}"
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = Path("runs") / f"{name}-{stamp}"
-    number = 2
-    while folder.exists():
-        folder = Path("runs") / f"{name}-{stamp}-{number}"
-        number += 1
-    return folder
+    """A folder below ``runs`` that does not exist yet, named by the run and the time."""
+    name = f"{Path(spec.data).stem}-{spec.method}-{spec.protocol}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(folder for folder in map(Path("runs").joinpath, names) if not folder.exists())
 
 
-def _command() -> str:
-    return shlex.join(["unskew", *sys.argv[1:]])
+def demo(
+    out: Annotated[Path, Option(help="Where the runs and the report go.")] = Path("runs/demo"),
+    rounds: Annotated[int, Option(help="Global rounds.", min=1)] = 100,
+    threads: opt.Threads = 0,
+    json: opt.Json = False,
+) -> None:
+    """Train on the embedded demo data under both protocols, and write a report."""
+    folders, results = [out / f"{method}-{protocol}" for method, protocol in STORY], []
+    for folder in folders:  # earlier runs are replaced, anything else is refused
+        if folder.exists() and any(folder.iterdir()) and not (folder / "run.json").exists():
+            raise UnskewError(f"{folder} is in the way and is not a run; give another --out.")
+    for folder, (method, protocol) in zip(folders, STORY, strict=True):
+        shutil.rmtree(folder, ignore_errors=True)
+        settings = {} if method in _HAVE_THEIR_OWN_ROUNDS else {"rounds": rounds}
+        spec = RunSpec(method, settings, "demo", protocol)
+        options = [f"--set {key}={value}" for key, value in settings.items()]
+        command = " ".join(["unskew run --method", method, "--protocol", protocol, *options])
+        results.append(run_with_progress(spec, folder, None, threads, command).result())
+    page = out / "report.html"
+    write_report(folders, page)
+    if json:
+        print_json({"runs": [result.to_json() for result in results], "report": str(page)})
+        return
+    print_figures(results)
+    stdout.print(
+        "Under `paper` the held-out item is ranked against 99 sampled items that training used as "
+        "negatives while it never saw the held-out one; under `leak-free` all unseen items are "
+        "ranked and nothing gives the held-out one away. See docs/protocols.md."
+    )
+    stdout.print(f"Report: {page.resolve()}")
+    stderr.print("Try your own data: unskew run --data ratings.csv")

@@ -9,16 +9,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Context, Option
 
 from unskew.cli import _options as opt
-from unskew.cli._output import print_json, print_table, stderr, stdout, write_text
-from unskew.cli._progress import DownloadProgress
+from unskew.cli._output import load_data, print_json, print_table, stderr, stdout
+from unskew.files import write_text
 from unskew.kernels import set_threads
 from unskew.report import Chart, Panel, Series, draw_svg
-from unskew.runs import RunSpec
 from unskew.runs.tuning import (
-    Dimension,
     Search,
     Trial,
     best_trial,
@@ -35,24 +33,25 @@ MAX_PRINTED_TRIALS = 5
 
 
 def tune(
-    method: Annotated[str, typer.Option(help="See `unskew methods`.")] = "fedrefit",
-    data: Annotated[str, typer.Option(help="A source's name or a file.")] = "demo",
-    protocol: Annotated[str, typer.Option(help="leak-free, time or paper.")] = "leak-free",
-    trials: Annotated[int, typer.Option(help="Trials in all, with those done.", min=1)] = 30,
+    context: Context,
+    method: opt.Method = None,
+    data: opt.Data = None,
+    protocol: opt.Protocol = None,
+    trials: Annotated[int, Option(help="Trials in all, with those done.", min=1)] = 30,
     space: Annotated[
         str | None,
-        typer.Option(help="rank=2:16,dim=8|16|32; default: what the method's settings allow."),
+        Option(help="rank=2:16,dim=8|16|32; default: what the method's settings allow."),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Global rounds per trial.", min=1)] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds of each trial, averaged.")] = "0",
-    seed: Annotated[int, typer.Option(help="Seed of the search itself.", min=0)] = 0,
+    rounds: opt.Rounds = None,
+    seeds: Annotated[str | None, Option(help="Seeds of each trial, averaged; default 0.")] = None,
+    seed: Annotated[int, Option(help="Seed of the search itself.", min=0)] = 0,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting that stays as it is: key=value.")
+        list[str] | None, Option("--set", help="A setting that stays as it is: key=value.")
     ] = None,
     columns: opt.Columns = None,
     skip_bad_rows: opt.SkipBadRows = False,
     min_user_rows: opt.MinUserRows = None,
-    out: Annotated[Path | None, typer.Option(help="The search's folder.")] = None,
+    out: Annotated[Path | None, Option(help="The search's folder.")] = None,
     data_dir: opt.DataDir = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
@@ -60,27 +59,14 @@ def tune(
     """Search settings on validation NDCG@10. The same command goes on with a stopped search."""
     import_optuna()
     set_threads(threads)
-    settings: dict[str, Any] = dict(opt.parse_pairs(set_ or [], "--set"))
-    if rounds is not None:
-        settings["rounds"] = rounds
-    spec = RunSpec(
-        method,
-        settings,
-        data,
-        protocol,
-        opt.parse_seeds(seeds),
-        columns=opt.parse_columns(columns) or {},
-        skip_bad_rows=skip_bad_rows,
-        min_user_rows=min_user_rows,
-    )
-    wanted = default_space(method) if space is None else parse_space(method, space)
+    spec = opt.run_spec(context)
+    wanted = default_space(spec.method) if space is None else parse_space(spec.method, space)
     wanted = {name: one for name, one in wanted.items() if name not in spec.settings}
     if not wanted:
-        raise UnskewError(f"{method} has nothing left to search; name something with --space.")
-    search = Search(spec, wanted, seed)
-    folder = out or Path("runs") / f"tune-{Path(data).stem}-{method}-{protocol}"
-    with DownloadProgress(data) as downloading:
-        interactions = spec.load(data_dir, downloading)
+        raise UnskewError(f"{spec.method} has nothing left to search; name something with --space.")
+    search, name = Search(spec, wanted, seed), Path(spec.data).name
+    folder = out or Path("runs", f"tune-{Path(name).stem}-{spec.method}-{spec.protocol}")
+    interactions = load_data(spec, data_dir)
     began = time.monotonic()
     fresh = 0
 
@@ -101,9 +87,9 @@ def tune(
     if json:
         print_json(
             {
-                "method": method,
-                "data": data,
-                "protocol": protocol,
+                "method": spec.method,
+                "data": spec.data,
+                "protocol": spec.protocol,
                 "trials": [trial._asdict() for trial in done],
                 "best": best._asdict(),
                 "space": {name: str(one) for name, one in wanted.items()},
@@ -112,14 +98,15 @@ def tune(
             }
         )
         return
-    ranked = sorted(done, key=lambda trial: -(trial.value or 0.0))[:MAX_PRINTED_TRIALS]
+    valued = [trial for trial in done if trial.value is not None]
+    ranked = sorted(valued, key=lambda trial: -(trial.value or 0.0))[:MAX_PRINTED_TRIALS]
     print_table(
         ["trial", "validation NDCG@10", *wanted],
         [
-            [str(trial.number), _figure(trial.value), *map(_short, trial.settings.values())]
+            [str(trial.number), f"{trial.value:.4f}", *map(_short, trial.settings.values())]
             for trial in ranked
         ],
-        title=f"{method} on {Path(data).name}, {protocol}: the best of {len(done)} trials",
+        title=f"{spec.method} on {name}, {spec.protocol}: the best of {len(done)} trials",
     )
     stdout.print(f"Picture: {folder / 'search.svg'}")
     stdout.print(f"Run it: unskew run --config {shlex.quote(str(folder / 'best.toml'))}")
@@ -142,45 +129,29 @@ def _save(folder: Path, search: Search, every: list[Trial]) -> None:
 
 def search_chart(search: Search, trials: Sequence[Trial]) -> Chart:
     """The trials in their order with the best so far, and every setting against the value."""
-    spec, best = search.spec, best_trial(list(trials))
-    axes: dict[str, tuple[Dimension, list[Any]]] = {
-        "trial": (Dimension(), [trial.number for trial in trials])
-    }
-    for name, one in search.space.items():
-        axes[name] = (one, [trial.settings[name] for trial in trials])
-    panels = []
-    for name, (one, places) in axes.items():
-        points = [
-            (float(one.choices.index(place) if one.choices else place), trial)
-            for place, trial in zip(places, trials, strict=True)
-            if trial.value is not None
-        ]
-        x, values = [at for at, _ in points], [trial.value or 0.0 for _, trial in points]
-        at_best = [at for at, trial in points if trial is best]
-        series = [
+    done = [trial for trial in trials if trial.value is not None]
+    spec, best, values = search.spec, best_trial(done), [trial.value or 0.0 for trial in done]
+
+    def panel(name: str, x: list[float], *more: Series, log: bool = False, **how: Any) -> Panel:
+        at_best = [x[done.index(best)]]
+        points = (
             Series("trials", spec.method, x, values, "points"),
             Series("best", "best", at_best, [best.value or 0.0], "points"),
-        ]
-        if name == "trial":
-            so_far = list(accumulate(values, max))
-            series.insert(0, Series("best so far", "best so far", x, so_far, "step"))
-        panels.append(
-            Panel(
-                name,
-                f"{name} (log scale)" if one.log else name,
-                "validation NDCG@10",
-                tuple(series),
-                names=tuple(map(_short, one.choices)),
-                log_x=one.log,
-            )
         )
+        label = f"{name} (log scale)" if log else name
+        return Panel(name, label, "validation NDCG@10", (*more, *points), log_x=log, **how)
+
+    numbers, so_far = [float(trial.number) for trial in done], list(accumulate(values, max))
+    panels = [
+        panel("trial", numbers, Series("best so far", "best so far", numbers, so_far, "step"))
+    ]
+    for name, one in search.space.items():
+        chosen = [trial.settings[name] for trial in done]
+        x = [float(one.choices.index(value)) for value in chosen] if one.choices else chosen
+        panels.append(panel(name, x, log=one.log, names=tuple(map(_short, one.choices))))
     title = f"{spec.method} on {Path(spec.data).name}, {spec.protocol}: validation NDCG@10"
     return Chart(title, tuple(panels), columns=3)
 
 
 def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _figure(value: float | None) -> str:
-    return "failed" if value is None else f"{value:.4f}"

@@ -30,7 +30,7 @@ from unskew.files import (
     write_json,
     write_tensors,
 )
-from unskew.types import Split
+from unskew.types import Split, UnskewError
 
 FORMAT, VERSION = "unskew-state", 1
 MAX_WRITING_SHARE = 0.1
@@ -79,6 +79,16 @@ class Checkpoints:
         """The newest complete state, or None if nothing was saved yet."""
         if not (self._folder / "current.json").exists():
             return None
+        try:
+            return self._load(federation)
+        except KeyError as error:
+            raise UnskewError(
+                f"{self._folder} was saved by an older version of unskew, before "
+                f"{federation.method.name} had {error}; train again with `unskew run`, or resume "
+                "with the version that wrote it."
+            ) from None
+
+    def _load(self, federation: Federation) -> State:
         current = read_json(self._folder / "current.json", FORMAT, VERSION)
         last, best = current["last"], current["best"]
         split, method = federation.split, federation.method

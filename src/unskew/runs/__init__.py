@@ -1,6 +1,5 @@
 """Whole runs: specify, train, save, reopen, compare, tune and recommend."""
 
-from unskew.runs.comparison import compare_runs
 from unskew.runs.recommender import Recommender
 from unskew.runs.results import Result, SeedOutcome, Summary, peak_memory_mb, summaries, summarise
 from unskew.runs.runner import (
@@ -14,15 +13,12 @@ from unskew.runs.runner import (
 from unskew.runs.saved import (
     ClientView,
     client_view,
-    has_client,
-    has_model,
-    median_client,
+    compare_runs,
     open_recommender,
     read_result,
     read_rounds,
     read_spec,
     read_users,
-    same_data,
 )
 from unskew.runs.spec import RunSpec, read_toml
 
@@ -37,9 +33,6 @@ __all__ = [
     "Summary",
     "client_view",
     "compare_runs",
-    "has_client",
-    "has_model",
-    "median_client",
     "noise_mechanism",
     "open_recommender",
     "peak_memory_mb",
@@ -51,7 +44,6 @@ __all__ = [
     "read_toml",
     "read_users",
     "run",
-    "same_data",
     "summaries",
     "summarise",
 ]

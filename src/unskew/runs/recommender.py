@@ -21,86 +21,68 @@ class Recommender:
     """
 
     def __init__(self, method: Method, split: Split, devices: Devices, seed: int) -> None:
-        self._method, self._split = method, split
-        self._devices, self._seed = devices, seed
-        self._user_number = {label: n for n, label in enumerate(split.user_ids)}
-        self._item_number = {label: n for n, label in enumerate(split.item_ids)}
+        self.split = split
+        self._method, self._devices, self._seed = method, devices, seed
 
     def recommend(self, user: str, k: int = 10) -> list[dict[str, Any]]:
         """The ``k`` best unseen items of a user, by the user's model of its last round."""
-        if user not in self._user_number:
-            example = self._split.user_ids[0]
-            raise UnskewError(
-                f'The run has no user "{user}"; its users are labelled like "{example}".'
-            )
-        users = np.array([self._user_number[user]])
-        scores = self._scores(users)
-        return self._listing(best_unseen(scores, select(self._split.seen, users), k)[0], scores[0])
+        users = np.array([_find(user, self.split.user_ids, "user")])
+        return self._table(users, k).drop("user").to_dicts()
 
     def recommend_all(self, k: int = 10) -> pl.DataFrame:
         """A table with ``k`` rows for every user: user, rank, item, title, score."""
-        frames = []
-        for low in range(0, self._split.n_users, CHUNK):
-            users = np.arange(low, min(low + CHUNK, self._split.n_users))
-            scores = self._scores(users)
-            top = best_unseen(scores, select(self._split.seen, users), k)
-            row, rank = np.nonzero(top >= 0)
-            items = top[row, rank]
-            frames.append(
-                pl.DataFrame(
-                    {
-                        "user": [self._split.user_ids[u] for u in users[row]],
-                        "rank": (rank + 1).astype(np.int32),
-                        "item": [self._split.item_ids[i] for i in items],
-                        "title": [self._title(i) for i in items],
-                        "score": scores[row, items],
-                    }
-                )
-            )
-        return pl.concat(frames)
+        everyone = np.arange(self.split.n_users)
+        starts = range(0, self.split.n_users, CHUNK)
+        return pl.concat([self._table(everyone[low : low + CHUNK], k) for low in starts])
 
     def fold_in(self, items: Sequence[str], k: int = 10) -> list[dict[str, Any]]:
         """Recommend to a new user who has had ``items``, in this order.
 
         The newcomer fits a user vector to the latest global items, which do not change.
         """
-        for item in items:
-            if item not in self._item_number:
-                example = self._split.item_ids[0]
-                raise UnskewError(
-                    f'The run has no item "{item}"; its items are labelled like "{example}".'
-                )
-        numbers = [self._item_number[item] for item in dict.fromkeys(items)]
+        numbers = [_find(item, self.split.item_ids, "item") for item in dict.fromkeys(items)]
         ends = np.array([0, len(numbers)])
         history = Ragged(ends, np.array(numbers, np.int32))
         seen = Ragged(ends, np.sort(history.items))
-        n_items, newcomer = self._split.n_items, np.array([self._split.n_users])
+        n_items, newcomer = self.split.n_items, np.array([self.split.n_users])
         _, private = self._method.init(1, n_items, self._seed)
         cohort = Cohort(newcomer, history, seen, n_items, self._seed, 1)
         download = self._devices.downloads[int(self._devices.version.max())]
         scores = self._method.score(download, self._method.fold_in(download, private, cohort))
-        return self._listing(best_unseen(scores, seen, k)[0], scores[0])
+        return self._best(["newcomer"], scores, seen, k).drop("user").to_dicts()
 
-    def _scores(self, users: Int64) -> Float32:
-        """Scores of all items for each user, with the items that the user downloaded last."""
-        scores = np.empty((len(users), self._split.n_items), np.float32)
+    def _table(self, users: Int64, k: int) -> pl.DataFrame:
+        """The best unseen items of these users, each by the items that it downloaded last."""
+        scores = np.empty((len(users), self.split.n_items), np.float32)
         for version in np.unique(self._devices.version[users]):
             chosen = np.flatnonzero(self._devices.version[users] == version)
             private = self._devices.take(users[chosen])
             scores[chosen] = self._method.score(self._devices.downloads[int(version)], private)
-        return scores
+        labels = [self.split.user_ids[user] for user in users]
+        return self._best(labels, scores, select(self.split.seen, users), k)
 
-    def _title(self, item: int) -> str:
-        return (self._split.titles or self._split.item_ids)[item]
-
-    def _listing(self, top: Any, scores: Float32) -> list[dict[str, Any]]:
-        return [
+    def _best(self, users: list[str], scores: Float32, seen: Ragged, k: int) -> pl.DataFrame:
+        """The ``k`` highest scores of every user among the items that are not in ``seen``."""
+        top = best_unseen(scores, seen, k)
+        row, rank = np.nonzero(top >= 0)
+        items = top[row, rank]
+        titles = self.split.titles or self.split.item_ids
+        return pl.DataFrame(
             {
-                "rank": rank,
-                "item": self._split.item_ids[item],
-                "title": self._title(item),
-                "score": float(scores[item]),
+                "user": [users[r] for r in row],
+                "rank": (rank + 1).astype(np.int32),
+                "item": [self.split.item_ids[item] for item in items],
+                "title": [titles[item] for item in items],
+                "score": scores[row, items],
             }
-            for rank, item in enumerate(top.tolist(), 1)
-            if item >= 0
-        ]
+        )
+
+
+def _find(label: str, labels: Sequence[str], kind: str) -> int:
+    """The number of a user or an item with this label."""
+    try:
+        return labels.index(label)
+    except ValueError:
+        raise UnskewError(
+            f'The run has no {kind} "{label}"; its {kind}s are labelled like "{labels[0]}".'
+        ) from None

@@ -66,19 +66,12 @@ class Summary:
 
     mean: float
     std: float
-    values: tuple[float, ...]
+    values: list[float]
 
     @staticmethod
     def over(values: Sequence[float]) -> Summary:
         std = statistics.stdev(values) if len(values) > 1 else 0.0
-        return Summary(statistics.fmean(values), std, tuple(values))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"mean": self.mean, "std": self.std, "values": list(self.values)}
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> Summary:
-        return Summary(values["mean"], values["std"], tuple(values["values"]))
+        return Summary(statistics.fmean(values), std, list(values))
 
 
 Summaries = Mapping[str, Summary]
@@ -92,7 +85,7 @@ def summaries(seeds: Sequence[Mapping[str, float]]) -> dict[str, Summary]:
 
 def summarise(seeds: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
     """Summarise every metric over seeds, as JSON."""
-    return {metric: one.to_json() for metric, one in summaries(seeds).items()}
+    return {metric: dataclasses.asdict(one) for metric, one in summaries(seeds).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,38 +129,21 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object. ``privacy`` and figures of earlier versions are left out where unknown."""
-        values: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in _SUMMARIES and value is not None:
-                value = {metric: summary.to_json() for metric, summary in value.items()}
-            if value is not None or field.name in _NULLABLE:
-                values[field.name] = value
-        return values
+        values = dataclasses.asdict(self).items()
+        return {name: value for name, value in values if value is not None or name in _NULLABLE}
 
     @staticmethod
     def from_json(values: Mapping[str, Any], where: object) -> Result:
         """Read a JSON object; ``where`` names its file in errors."""
-        fields = {field.name: field for field in dataclasses.fields(Result)}
-        for name, field in fields.items():
-            if name not in values and field.default is dataclasses.MISSING:
-                raise UnskewError(f'{where} has no "{name}"; restore it or run again.')
-        for name in values:
-            if name not in fields:
-                raise UnskewError(
-                    f'{where} has "{name}", which results do not have; restore it or run again.'
-                )
         read = dict(values)
-        for name in _SUMMARIES & read.keys():
-            try:
-                table = read[name].items()
-                read[name] = {metric: Summary.from_json(one) for metric, one in table}
-            except (AttributeError, KeyError, TypeError):
-                raise UnskewError(
-                    f'"{name}" of {where} must have mean, std and values for every metric; '
-                    "restore it or run again."
-                ) from None
-        return Result(**read)
+        try:
+            for name in _SUMMARIES & read.keys():
+                read[name] = {metric: Summary(**one) for metric, one in read[name].items()}
+            return Result(**read)
+        except (AttributeError, TypeError) as error:
+            raise UnskewError(
+                f"{where} is not a whole result ({error}); restore it or run again."
+            ) from None
 
 
 _SUMMARIES = frozenset({"metrics", "last_round", "sampled99", "sampled99_last_round"})

@@ -188,11 +188,10 @@ def noise_mechanism(spec: RunSpec, split: Split) -> Mechanism | None:
         return spec.ldp.with_noise(spec.ldp.noise)
     most = 0
     for seed in spec.seeds:
-        counts = np.zeros(split.n_users, np.int64)
         federation = Federation(spec.build(), split, seed)
-        for round in range(1, federation.method.config.rounds + 1):
-            counts[federation.cohort_of(round)] += 1
-        most = max(most, int(counts.max()))
+        rounds = range(1, federation.method.config.rounds + 1)
+        users = np.concatenate([federation.cohort_of(round) for round in rounds])
+        most = max(most, int(np.bincount(users).max()))
     return spec.ldp.with_noise(calibrated_noise(spec.ldp, most))
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from unskew.engine import Checkpoints, Federation
+from unskew.evaluation import PairedTest, holm, paired_test
 from unskew.files import read_json, read_json_lines, write_atomically, write_json
 from unskew.ragged import indptr_from_counts
 from unskew.runs.recommender import Recommender
@@ -32,37 +35,28 @@ VIEW_ITEMS = 10
 def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: str) -> None:
     """Write what a run folder starts with. Refuse a folder that holds another run, or other data
     than the run to be resumed."""
+    checksum = _split_checksum(split)
     if (out / "run.json").exists():
         if not resume:
             raise UnskewError(
                 f"{out} already holds a run; go on with `unskew resume {out}` or give another "
                 "--out."
             )
-        _check_split(out, spec.data, split)
+        if read_header(out)["split_sha256"] != checksum:
+            raise UnskewError(
+                f"{spec.data} is not what the run in {out} was trained on; put the data back as it "
+                "was, or start afresh with `unskew run`."
+            )
     header = {"format": RUN_FORMAT, "version": VERSION, "command": command, "versions": versions()}
-    found = {"spec": spec.to_json(), "split_sha256": _split_checksum(split)}
-    write_json(out / "run.json", header | found)
-    for name, frame in zip(("items", "users"), _catalogue(split), strict=True):
-        write_atomically(out / f"{name}.parquet", frame.write_parquet)
-
-
-def _check_split(out: Path, data: str, split: Split) -> None:
-    """Refuse to resume on other data than the run began with, before anything is written."""
-    known = read_header(out).get("split_sha256")
-    if known is not None:
-        same = known == _split_checksum(split)
-    elif (out / "items.parquet").exists() and (out / "users.parquet").exists():
-        # A run from before checksums were kept: compare its catalogue.
-        items, users = _catalogue(split)
-        same = _read_frame(out / "items.parquet", "item")["item"].equals(items["item"])
-        same = same and _read_frame(out / "users.parquet").equals(users)
-    else:
-        same = True  # stopped before anything was trained
-    if not same:
-        raise UnskewError(
-            f"{data} is not what the run in {out} was trained on; put the data back as it "
-            "was, or start afresh with `unskew run`."
-        )
+    write_json(out / "run.json", header | {"spec": spec.to_json(), "split_sha256": checksum})
+    items = {"item": list(split.item_ids), "title": list(split.titles or split.item_ids)}
+    users = [pl.Series("user", split.user_ids, pl.String)]
+    for name in ("seen", "validation", "test"):
+        part: Ragged = getattr(split, name)
+        lists = [part.of(user).tolist() for user in range(split.n_users)]
+        users.append(pl.Series(name, lists, pl.List(pl.Int32)))
+    write_atomically(out / "items.parquet", pl.DataFrame(items).write_parquet)
+    write_atomically(out / "users.parquet", pl.DataFrame(users).write_parquet)
 
 
 def _split_checksum(split: Split) -> str:
@@ -76,27 +70,11 @@ def _split_checksum(split: Split) -> str:
     return digest.hexdigest()
 
 
-def _catalogue(split: Split) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Tables of items (item, title) and of users (user, seen, validation, test)."""
-    items = {"item": list(split.item_ids), "title": list(split.titles or split.item_ids)}
-    users = {
-        "user": list(split.user_ids),
-        **{
-            part: [getattr(split, part).of(user).tolist() for user in range(split.n_users)]
-            for part in ("seen", "validation", "test")
-        },
-    }
-    lists = pl.List(pl.Int32)
-    schema: dict[str, Any] = {"user": pl.String, "seen": lists, "validation": lists, "test": lists}
-    return pl.DataFrame(items), pl.DataFrame(users, schema=schema)
-
-
 def write_user_metrics(folder: Path, split: Split, outcome: SeedOutcome) -> None:
     """Write a seed's metrics of every user, for paired tests."""
+    users = list(split.user_ids)
     frames = [
-        pl.DataFrame({"user": list(split.user_ids), **values}).with_columns(
-            pl.lit(round).alias("round"), pl.lit(ranking).alias("ranking")
-        )
+        pl.DataFrame({"user": users, **values, "round": round, "ranking": ranking})
         for (round, ranking), values in outcome.per_user.items()
     ]
     write_atomically(folder / "users.parquet", pl.concat(frames).write_parquet)
@@ -110,10 +88,8 @@ def write_result(folder: Path, result: Result) -> None:
 
 def read_header(folder: Path) -> dict[str, Any]:
     """Read ``run.json`` of a folder."""
-    if not (folder / "run.json").exists():
-        raise UnskewError(f"There is no {folder / 'run.json'}; give the folder of a run.")
     header = read_json(folder / "run.json", RUN_FORMAT, VERSION)
-    if not isinstance(header.get("spec"), dict):
+    if not isinstance(header.get("spec"), dict) or "split_sha256" not in header:
         raise UnskewError(
             f"{folder / 'run.json'} does not say what was run; restore it or run again."
         )
@@ -135,12 +111,6 @@ def read_result(folder: Path) -> Result:
     values = read_json(path, RESULT_FORMAT, VERSION)
     del values["format"], values["version"]
     return Result.from_json(values, path)
-
-
-def same_data(folder: Path, other: Path) -> bool | None:
-    """Whether two runs have the same split; None if one of them has no checksum."""
-    checksums = [read_header(one).get("split_sha256") for one in (folder, other)]
-    return None if None in checksums else checksums[0] == checksums[1]
 
 
 def read_rounds(folder: Path) -> dict[int, list[dict[str, Any]]]:
@@ -186,7 +156,8 @@ def load_recommender(folder: Path, federation: Federation) -> Recommender:
 
 def _read_split(folder: Path, spec: RunSpec) -> Split:
     """The split of a saved run as far as recommending needs it."""
-    items, users = _read_catalogue(folder)
+    items = _read_frame(folder / "items.parquet", "item", "title")
+    users = _read_frame(folder / "users.parquet", "user", "seen", "validation", "test")
     seen, validation, test = (_ragged(users[part]) for part in ("seen", "validation", "test"))
     return Split(
         spec.data,
@@ -210,11 +181,6 @@ def _ragged(lists: pl.Series) -> Ragged:
     return Ragged(indptr, items)
 
 
-def _read_catalogue(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    items = _read_frame(folder / "items.parquet", "item", "title")
-    return items, _read_frame(folder / "users.parquet", "user", "seen", "validation", "test")
-
-
 def _read_frame(path: Path, *columns: str) -> pl.DataFrame:
     """Read a table of a run folder that must have these columns."""
     try:
@@ -232,6 +198,7 @@ def _read_frame(path: Path, *columns: str) -> pl.DataFrame:
 class ClientView(NamedTuple):
     """One client in one run; items by title, or by label where the data has no titles."""
 
+    user: str
     history: list[str]
     validation: list[str]
     test: list[tuple[str, int]]
@@ -242,37 +209,98 @@ class ClientView(NamedTuple):
     """Number of items that are ranked."""
 
 
-def has_model(folder: Path) -> bool:
-    """Whether a run folder holds what recommending needs."""
-    first = f"seed-{read_spec(folder)[0].seeds[0]}"
-    needed = ("items.parquet", "users.parquet", f"{first}/state/current.json")
-    return all((folder / name).exists() for name in needed)
+def client_view(folder: Path, user: str | None = None) -> ClientView | None:
+    """A client's items and recommendations, by the model of the run's first seed.
 
-
-def has_client(folder: Path, user: str) -> bool:
-    """Whether a run has a user with this label."""
-    return user in _read_catalogue(folder)[1]["user"]
-
-
-def median_client(folder: Path) -> str:
-    """A user with the median number of training items."""
-    _, users = _read_catalogue(folder)
-    order = np.argsort(users["seen"].list.len().to_numpy(), kind="stable")
-    return str(users["user"][int(order[len(order) // 2])])
-
-
-def client_view(folder: Path, user: str) -> ClientView:
-    """A client's items and recommendations, by the model of the run's first seed."""
-    items, users = _read_catalogue(folder)
-    labels, titles = items["item"].to_list(), items["title"].to_list()
-    _, seen, validation, test = users.row(by_predicate=pl.col("user") == user)
-    held_out = {labels[i]: "validation" for i in validation} | {labels[i]: "test" for i in test}
-    ranked = open_recommender(folder).recommend(user, len(labels))
+    Without ``user``, the client has the median number of training items. None if the run has no
+    model yet, or no such user.
+    """
+    spec, _ = read_spec(folder)
+    if not (folder / f"seed-{spec.seeds[0]}" / "state" / "current.json").exists():
+        return None
+    recommender = open_recommender(folder)
+    split = recommender.split
+    by_length = np.argsort(split.seen.counts(), kind="stable")
+    user = split.user_ids[by_length[len(by_length) // 2]] if user is None else user
+    if user not in split.user_ids:
+        return None
+    number, titles = split.user_ids.index(user), split.titles or split.item_ids
+    validation, test = (part.of(number) for part in (split.validation, split.test))
+    held_out = {split.item_ids[item]: "validation" for item in validation}
+    held_out |= {split.item_ids[item]: "test" for item in test}
+    ranked = recommender.recommend(user, split.n_items)
     rank = {found["item"]: found["rank"] for found in ranked}
     return ClientView(
-        sorted(titles[i] for i in seen),
-        [titles[i] for i in validation],
-        [(titles[i], rank[labels[i]]) for i in test if labels[i] in rank],
+        user,
+        sorted(titles[item] for item in split.seen.of(number)),
+        [titles[item] for item in validation],
+        [(titles[i], rank[split.item_ids[i]]) for i in test if split.item_ids[i] in rank],
         [(found["title"], held_out.get(found["item"], "")) for found in ranked[:VIEW_ITEMS]],
         len(ranked),
     )
+
+
+class ComparedRun(NamedTuple):
+    """A run beside the first one; the first itself has no test."""
+
+    folder: Path
+    result: Result
+    test: PairedTest | None = None
+    p_holm: float | None = None
+    """The test's p-value, corrected for the number of runs (Holm)."""
+
+    def to_json(self, metric: str) -> dict[str, Any]:
+        """The run's figures and its test on ``metric``."""
+        figures = {name: self.result.metrics.get(name) for name in ("hr@10", "ndcg@10", metric)}
+        row: dict[str, Any] = {
+            "run": str(self.folder),
+            "method": self.result.method,
+            "protocol": self.result.protocol,
+            "data": self.result.data,
+            **{name: None if one is None else asdict(one) for name, one in figures.items()},
+        }
+        if self.test is not None:
+            row |= {
+                "difference": self.test.difference,
+                "interval": [self.test.ci_low, self.test.ci_high],
+                "p_value": self.test.p_value,
+                "p_holm": self.p_holm,
+                "users": self.test.n_users,
+                "wins": self.test.wins,
+                "losses": self.test.losses,
+            }
+        return row
+
+
+def compare_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
+    """Test ``metric`` of every run against the first run's, paired over users."""
+    results = [read_result(folder) for folder in folders]
+    users = [read_users(folder) for folder in folders]
+    if metric not in users[0].columns:
+        known = ", ".join(name for name in users[0].columns if "@" in name)
+        raise UnskewError(f'There is no metric "{metric}"; choose one of {known}.')
+    tests = []
+    for folder, result, theirs in zip(folders[1:], results[1:], users[1:], strict=True):
+        _check_comparable(folders[0], results[0], folder, result)
+        both = users[0].join(theirs, on="user", suffix="_other")
+        tests.append(paired_test(both[f"{metric}_other"].to_numpy(), both[metric].to_numpy()))
+    corrected = [float(p) for p in holm([test.p_value for test in tests])]
+    return [
+        ComparedRun(folders[0], results[0]),
+        *map(ComparedRun, folders[1:], results[1:], tests, corrected),
+    ]
+
+
+def _check_comparable(first: Path, result: Result, other: Path, other_result: Result) -> None:
+    """A paired test needs the same held-out items, ranked among the same candidates."""
+    for key in ("protocol", "ranking"):
+        theirs, ours = getattr(other_result, key), getattr(result, key)
+        if theirs != ours:
+            raise UnskewError(
+                f"{other} has {key} {theirs}, the first run has {ours}; "
+                "only runs on the same footing can be compared."
+            )
+    if read_header(first)["split_sha256"] != read_header(other)["split_sha256"]:
+        raise UnskewError(
+            f"{other} has other data than {first}; only runs on the same footing can be compared."
+        )

@@ -12,8 +12,8 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -52,14 +52,6 @@ class Dimension:
 Space = dict[str, Dimension]
 
 
-def _logarithmic(low: float, high: float, whole: bool = False) -> Dimension:
-    return Dimension(low, high, True, whole)
-
-
-def _linear(low: float, high: float, whole: bool = False) -> Dimension:
-    return Dimension(low, high, False, whole)
-
-
 OVERRIDES: dict[str, dict[str, Dimension | None]] = {
     "": {  # every method that has the field; None: not searched
         "rounds": None,  # the best round is chosen anyway
@@ -68,25 +60,25 @@ OVERRIDES: dict[str, dict[str, Dimension | None]] = {
         "tolerance": None,
         "batch": None,
         "dim": Dimension(choices=(8, 16, 32, 64)),
-        "negatives": _linear(1, 8, True),
-        "local_epochs": _logarithmic(1, 20, True),
+        "negatives": Dimension(1, 8, whole=True),
+        "local_epochs": Dimension(1, 20, log=True, whole=True),
     },
-    "pfedclr": {"rank": _logarithmic(1, 16, True), "buffer": None},
+    "pfedclr": {"rank": Dimension(1, 16, log=True, whole=True), "buffer": None},
     "fedrefit": {
         "dim": Dimension(choices=(16, 32, 64, 128)),
         "space_rounds": None,  # changes what a round is
-        "item_power": _linear(0, 0.5),
-        "fast": _linear(0.1, 0.9),
-        "slow": _linear(0.5, 1),
-        "horizon": _linear(0.5, 1),
-        "far_horizon": _linear(0.5, 1),
-        "discount": _linear(0, 0.5),
+        "item_power": Dimension(0, 0.5),
+        "fast": Dimension(0.1, 0.9),
+        "slow": Dimension(0.5, 1),
+        "horizon": Dimension(0.5, 1),
+        "far_horizon": Dimension(0.5, 1),
+        "discount": Dimension(0, 0.5),
         "order": None,  # chosen on validation already
     },
-    "fedrap": {"batch_decay": _linear(0.8, 1), "round_decay": _linear(0.9, 1)},
-    "pfedgraph": {"evenness": _linear(0.1, 2)},
-    "gpfedrec": {"threshold": _linear(0.5, 2)},
-    "lightgcn": {"layers": _linear(1, 4, True), "batches": None},
+    "fedrap": {"batch_decay": Dimension(0.8, 1), "round_decay": Dimension(0.9, 1)},
+    "pfedgraph": {"evenness": Dimension(0.1, 2)},
+    "gpfedrec": {"threshold": Dimension(0.5, 2)},
+    "lightgcn": {"layers": Dimension(1, 4, whole=True), "batches": None},
 }
 """Dimensions that replace the default ones, by method; a method's own entry comes first."""
 
@@ -98,17 +90,11 @@ def default_space(method: str) -> Space:
     scale, a positive whole number within a factor of four, and a choice over all its values.
     """
     config = METHODS[method].Config
-    hints, overrides = get_type_hints(config), OVERRIDES[""] | OVERRIDES.get(method, {})
-    space: Space = {}
-    for field in dataclasses.fields(config):
-        chosen = (
-            overrides[field.name]
-            if field.name in overrides
-            else _dimension_by_type(hints[field.name], field.default)
-        )
-        if chosen is not None:
-            space[field.name] = chosen
-    return space
+    hints, defaults = get_type_hints(config), dataclasses.asdict(config())
+    space = {name: _dimension_by_type(hints[name], default) for name, default in defaults.items()}
+    overrides = OVERRIDES[""] | OVERRIDES.get(method, {})
+    space |= {name: one for name, one in overrides.items() if name in space}
+    return {name: one for name, one in space.items() if one is not None}
 
 
 def _dimension_by_type(kind: Any, default: Any) -> Dimension | None:
@@ -117,9 +103,9 @@ def _dimension_by_type(kind: Any, default: Any) -> Dimension | None:
     if kind is bool:
         return Dimension(choices=(False, True))
     if kind is int and default > 0:
-        return _logarithmic(max(1, default // 4), default * 4, True)
+        return Dimension(max(1, default // 4), default * 4, log=True, whole=True)
     if kind is float and default > 0:
-        return _logarithmic(default / 10, default * 10)
+        return Dimension(default / 10, default * 10, log=True)
     return None  # a default of 0 sets no scale: searched only on request
 
 
@@ -189,7 +175,7 @@ def tune(
     interactions: Interactions,
     folder: Path,
     trials: int,
-    on_trial: OnTrial | None = None,
+    on_trial: OnTrial,
 ) -> list[Trial]:
     """Search until the folder holds ``trials`` trials, those of earlier calls included."""
     optuna = import_optuna()
@@ -200,11 +186,12 @@ def tune(
     spaces = {name: _distribution(optuna, one) for name, one in search.space.items()}
     study = optuna.create_study(direction="maximize")
     for trial in done:
-        failed = trial.value is None
-        state = optuna.trial.TrialState.FAIL if failed else optuna.trial.TrialState.COMPLETE
         study.add_trial(
             optuna.trial.create_trial(
-                params=trial.settings, distributions=spaces, value=trial.value, state=state
+                params=trial.settings,
+                distributions=spaces,
+                value=trial.value,
+                state=_state(optuna, trial),
             )
         )
     if not done and (defaults := _default_settings(search)):
@@ -214,14 +201,10 @@ def tune(
         study.sampler = optuna.samplers.TPESampler(seed=search.seed * 1_000_003 + number)
         asked = study.ask(spaces)
         trial = _run_trial(search, dict(asked.params), number, split)
-        if trial.value is None:
-            study.tell(asked, state=optuna.trial.TrialState.FAIL)
-        else:
-            study.tell(asked, trial.value)
+        study.tell(asked, trial.value, _state(optuna, trial))
         append_json_line(log, trial._asdict())
         done.append(trial)
-        if on_trial is not None:
-            on_trial(trial, done)
+        on_trial(trial, done)
     return done
 
 
@@ -247,48 +230,37 @@ def best_trial(trials: list[Trial]) -> Trial:
 
 def config_text(search: Search, best: Trial) -> str:
     """The best settings as a file for ``unskew run --config``."""
-    spec = search.spec
-    values: dict[str, Any] = {
-        "method": spec.method,
-        "data": spec.data,
-        "protocol": spec.protocol,
-        "seeds": list(spec.seeds),
-        "skip_bad_rows": spec.skip_bad_rows,
-        "min_user_rows": spec.min_user_rows,
-    }
+    spec = replace(search.spec, settings={**search.spec.settings, **best.settings})
     lines = [
-        f"# Best of the search so far: trial {best.number}, validation NDCG@10 {best.value:.4f}.",
-        *_toml_lines({key: value for key, value in values.items() if value is not None}),
+        f"# Best of the search so far: trial {best.number}, validation NDCG@10 {best.value:.4f}."
     ]
-    tables = {"columns": spec.columns, "settings": {**spec.settings, **best.settings}}
-    for table, entries in tables.items():
-        if entries:
-            lines += ["", f"[{table}]", *_toml_lines(entries)]
+    values = {key: value for key, value in spec.to_json().items() if value not in (None, {})}
+    for key in sorted(values, key=lambda key: isinstance(values[key], dict)):  # tables come last
+        table = isinstance(values[key], dict)
+        lines += ["", f"[{key}]"] if table else []
+        for name, value in (values[key] if table else {key: values[key]}).items():
+            # JSON writes strings, numbers, booleans and lists of them as TOML does.
+            lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
     return "\n".join([*lines, ""])
-
-
-def _toml_lines(values: Mapping[str, Any]) -> list[str]:
-    """JSON writes strings, numbers, booleans and lists of them as TOML does."""
-    return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
 
 
 def _run_trial(search: Search, chosen: dict[str, Any], number: int, split: Split) -> Trial:
     began, values, rounds = time.monotonic(), [], []
     settings = {**search.spec.settings, **chosen}
+    value = problem = None
     try:
         for seed in search.spec.seeds:
-            method = dataclasses.replace(search.spec, settings=settings).build()
-            federation = Federation(method, split, seed)
-            state = federation.run()
-            best = max(state.rows, key=lambda row: row["validation"]["ndcg@10"])
+            method = replace(search.spec, settings=settings).build()
+            rows = Federation(method, split, seed).run().rows
+            best = max(rows, key=lambda row: row["validation"]["ndcg@10"])
             values.append(best["validation"]["ndcg@10"])
             rounds.append(best["round"])
+        value = math.fsum(values) / len(values)
     except UnskewError as error:
-        return Trial(number, chosen, None, [], time.monotonic() - began, str(error))
-    value = math.fsum(values) / len(values)
-    if not math.isfinite(value):
-        return Trial(number, chosen, None, rounds, time.monotonic() - began, "it diverged")
-    return Trial(number, chosen, value, rounds, time.monotonic() - began)
+        problem = str(error)
+    if value is not None and not math.isfinite(value):
+        value, problem = None, "it diverged"
+    return Trial(number, chosen, value, rounds, time.monotonic() - began, problem)
 
 
 def _read_trials(log: Path, search: Search) -> list[Trial]:
@@ -314,6 +286,11 @@ def _default_settings(search: Search) -> dict[str, Any]:
     values = {name: getattr(config, name) for name in search.space}
     inside = all(one.contains(values[name]) for name, one in search.space.items())
     return values if inside else {}
+
+
+def _state(optuna: Any, trial: Trial) -> Any:
+    states = optuna.trial.TrialState
+    return states.FAIL if trial.value is None else states.COMPLETE
 
 
 def _distribution(optuna: Any, one: Dimension) -> Any:
