@@ -78,13 +78,13 @@ def print_table(
                     table.add_row(column, cell)
             table.add_row()
     else:
+        figures = [i > 0 and all(map(_is_figure, texts[1:])) for i, texts in enumerate(cells)]
         widths = [max(map(cell_len, texts)) for texts in cells]
-        while sum(widths) > room:  # the widest column that can be broken between words
+        while sum(widths) > room:  # narrow the widest column of words first, then of figures
             left = [i for i, width in enumerate(widths) if width > longest_word[i]]
-            widths[max(left, key=widths.__getitem__)] -= 1
-        for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
-            figures = i > 0 and all(_is_figure(row[i]) for row in rows)
-            justify: JustifyMethod = "right" if figures else "left"
+            widths[max(left, key=lambda i: (not figures[i], widths[i]))] -= 1
+        for column, figure, width in zip(columns, figures, widths, strict=True):
+            justify: JustifyMethod = "right" if figure else "left"
             table.add_column(column, justify=justify, overflow="fold", width=width)
         for row in rows:
             table.add_row(*row)
