@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.timing import LeftOut, Row, Setting, take_turns
 from unskew.engine import CHUNK, Federation
-from unskew.kernels import draw_samples, gather, get_threads, train_rows
+from unskew.kernels import Training, draw_samples, get_threads, train_rows
 from unskew.methods import create
 from unskew.rng import Purpose
 
@@ -79,7 +79,7 @@ class StepOne:
     def __init__(self, federation: Federation) -> None:
         method = federation.method
         config: Any = method.config
-        self.schedule, self.rate = config.schedule._replace(tolerance=0.0), config.learning_rate
+        schedule, self.rate = config.schedule._replace(tolerance=0.0), config.learning_rate
         server, private = method.init(federation.split.n_users, federation.split.n_items, 0)
         users = federation.cohort_of(1)
         self.Q, self.chunks, work, touched = server.Q, [], [], []
@@ -87,7 +87,8 @@ class StepOne:
             chunk = users[low : low + CHUNK]
             cohort = federation.cohort(chunk, 1)
             samples = draw_samples(cohort, config.negatives)
-            self.chunks.append((cohort, samples, private.p[chunk]))
+            step = Training(cohort, samples, schedule, Purpose.SHUFFLE_LOCAL)
+            self.chunks.append((step, private.p[chunk]))
             batches = -(-samples.counts() // config.batch) * config.local_epochs
             touched.append(samples.touched.counts())
             work.append(touched[-1] * batches)
@@ -96,10 +97,10 @@ class StepOne:
 
     def seconds(self) -> float:
         spent = 0.0
-        for cohort, samples, p in self.chunks:
-            rows = gather(self.Q, samples.touched)
+        for step, p in self.chunks:
+            rows = self.Q[step.samples.touched.items]
             began = time.perf_counter()
-            train_rows(cohort, samples, self.schedule, Purpose.SHUFFLE_LOCAL, p, rows, self.rate)
+            step.run(train_rows, p, rows, self.rate)
             spent += time.perf_counter() - began
         return spent
 

@@ -192,6 +192,18 @@ class Model(Protocol):
     name: ClassVar[str]
     aggregation: ClassVar[Aggregation]
     config: Any
+    """Settings: the defaults on the class, an object's own on the object."""
+    Config: ClassVar[Any]
+    """Type of the settings; if not declared, that of the class's ``config``."""
+
+    def __init__(self, config: Any = None) -> None:
+        if config is not None:
+            self.config = config
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "config" in vars(cls) and "Config" not in vars(cls):
+            cls.Config = type(cls.config)
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Any, Any]:
         """The server's state and the private state of ``n_users`` fresh devices."""
@@ -229,6 +241,8 @@ class Model(Protocol):
 class Method(Model, Protocol):
     """A federated method: what the simulator, the Flower client and the audits call."""
 
+    aggregation: ClassVar[Aggregation] = "sum"
+
     def local(self, download: Any, private: Any, cohort: Cohort) -> tuple[Any, Upload, Float64]:
         """Step 1: train on the device. Returns the private state, the upload and the losses, which
         stay on the device."""
@@ -263,6 +277,8 @@ class Method(Model, Protocol):
 class CentralMethod(Model, Protocol):
     """A baseline that sees all interactions in one place. A round is an epoch; the private state is
     the per-user part of its model."""
+
+    aggregation: ClassVar[Aggregation] = "central"
 
     def epoch(self, server: Any, private: Any, everyone: Cohort) -> tuple[Any, Any, float]:
         """Train once over all interactions: the next state of the model and its mean loss."""

@@ -8,7 +8,7 @@ import pytest
 import scipy.special
 import twins
 
-from unskew.kernels.arithmetic import logistic_batch
+from unskew.kernels.arithmetic import Batch, batch_arrays, logistic_batch
 from unskew.kernels.vectors import inner
 from unskew.types import Float32, Float64
 
@@ -69,8 +69,8 @@ def in_stated_order(products: Float32) -> np.float32:
 def run(z: Float32, y: Float32) -> tuple[Float64, Float64, float]:
     """Gradients times n, losses, and the summed loss."""
     losses, gradients = z.copy(), np.empty_like(z)
-    bits = np.empty(len(z), np.int32)
-    total = logistic_batch(losses, y, gradients, bits, len(z))
+    batch = Batch(losses, y, gradients, np.empty(len(z), np.int32))
+    total = logistic_batch(batch, len(z))
     return gradients.astype(np.float64) * len(z), losses.astype(np.float64), total
 
 
@@ -112,14 +112,14 @@ def test_saturated_logits_stay_finite() -> None:
 def test_only_the_first_n_are_looked_at() -> None:
     z, y = np.array([[1, 2, np.nan], [1, 0, 1]], np.float32)
     s, bits = np.full(3, 7, np.float32), np.zeros(3, np.int32)
-    total = logistic_batch(z, y, s, bits, 2)
+    total = logistic_batch(Batch(z, y, s, bits), 2)
     assert total == pytest.approx(twins.logistic_loss(np.array([1.0, 2]), np.array([1.0, 0])).sum())
     assert np.isnan(z[2])
     assert s[2] == 7
 
 
 def test_the_mean_is_over_the_batch_and_not_the_buffer() -> None:
-    z, y = np.zeros(8, np.float32), np.ones(8, np.float32)
-    s, bits = np.empty(8, np.float32), np.zeros(8, np.int32)
-    logistic_batch(z, y, s, bits, 5)
-    assert s[:5].tolist() == [np.float32(-0.1)] * 5
+    batch = batch_arrays(8)
+    batch.z[:], batch.y[:] = 0.0, 1.0
+    logistic_batch(batch, 5)
+    assert batch.s[:5].tolist() == [np.float32(-0.1)] * 5

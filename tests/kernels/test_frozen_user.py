@@ -9,9 +9,9 @@ from unskew.kernels.adam import (
     TOLERANCE,
     add_moves,
     choose_nodes,
+    frozen_user_rows,
     frozen_user_step,
 )
-from unskew.kernels.vectors import PADDING
 from unskew.types import Float32, Float64
 
 EPS = 1e-8
@@ -20,12 +20,9 @@ ROOTS = np.concatenate(([0.0], np.geomspace(1e-14, 10, 300)))
 
 def nodes_of(p: Float32) -> tuple[Float32, Float32, Float32]:
     """Floors, weights and mixing of the chosen nodes."""
-    D = len(p)
-    floor, weight = np.empty(D, np.float32), np.empty(D, np.float32)
-    mixing = np.empty((D, D), np.float32)
-    n = choose_nodes(p, np.empty((D, D)), np.empty(D), floor, weight, mixing)
-    assert 1 <= n <= D
-    return floor[:n], weight[:n], mixing[:, :n]
+    floor, weight, mixing = choose_nodes(p)
+    assert 1 <= len(floor) <= len(p)
+    return floor, weight, mixing[:, : len(floor)]
 
 
 def vector(kind: str, dim: int) -> Float32:
@@ -89,19 +86,14 @@ def test_steps_with_gradients_down_to_epsilon(kind: str, scale: float) -> None:
         (scale * rng.standard_normal(n) * (rng.random(n) < 0.3)).astype(np.float32)
         for _ in range(30)
     ]
-    floor, weight, _ = nodes_of(p)
-    mixing = np.zeros((dim, dim), np.float32)
-    mixing[:, : len(floor)] = nodes_of(p)[2]
-    width = n + (-n) % PADDING
-    z, g, mu, nu, pull = (np.zeros(width, np.float32) for _ in range(5))
-    moved = np.zeros((len(floor), width), np.float32)
-    z[:n] = rows[5:] @ p
+    floor, weight, mixing = choose_nodes(p)
+    state = frozen_user_rows(rows[5:], p, len(floor))
     for t, gradient in enumerate(gradients, 1):
-        g[:n] = gradient
-        frozen_user_step(moved, z, g, mu, nu, pull, weight, floor, n, rate, t)
-        assert not g[:n].any()
-    add_moves(rows, 5, n, moved, mixing, pull)
+        state.g[:n] = gradient
+        frozen_user_step(state, weight, floor, rate, t)
+        assert not state.g.any()
+    add_moves(rows[5:], state.moved, mixing)
     expected = adam(start[5:].astype(np.float64), p.astype(np.float64), gradients, rate)
     np.testing.assert_array_equal(rows[:5], start[:5])
     np.testing.assert_allclose(rows[5:], expected, rtol=0, atol=2e-6)
-    np.testing.assert_allclose(z[:n], expected @ p, rtol=1e-4, atol=1e-5 * np.abs(p).sum())
+    np.testing.assert_allclose(state.z[:n], expected @ p, rtol=1e-4, atol=1e-5 * np.abs(p).sum())

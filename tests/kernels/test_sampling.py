@@ -11,9 +11,9 @@ import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unskew.kernels import Samples, draw_samples, set_threads
+from unskew.kernels import draw_samples, set_threads
 from unskew.ragged import select
-from unskew.types import Cohort, Float32, Int64
+from unskew.types import Cohort, Float32, Int64, Samples
 
 
 class Client(NamedTuple):

@@ -1,4 +1,4 @@
-"""Gather, lay over, merge, sum and score, each against its plain twin."""
+"""Lay over, merge, sum and score, each against its plain twin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from unskew.kernels import (
     add_scores,
     empty_sum,
     fold,
-    gather,
     merge,
     overlay,
     replace_scores,
@@ -72,16 +71,8 @@ def upload_of(world: World, dense_width: int = 3) -> Upload:
 
 @many
 @given(worlds)
-def test_gather(world: World) -> None:
-    out = gather(world.table, world.touched)
-    assert out.dtype == np.float32
-    np.testing.assert_array_equal(out, twins.gather(world.table, world.touched))
-
-
-@many
-@given(worlds)
 def test_overlay(world: World) -> None:
-    base = gather(world.table, world.touched)
+    base = world.table[world.touched.items]
     expected = twins.overlay(base, world.touched, world.held)
     held = [part.copy() for part in world.held]
     assert overlay(base, world.touched, world.held) is base
@@ -176,7 +167,7 @@ def all_results(world: World) -> list[Float32]:
     replace_scores(scores, world.vectors, world.held)
     added = scores.copy()
     add_scores(added, world.vectors, world.new)
-    base = overlay(gather(world.table, world.touched), world.touched, world.held)
+    base = overlay(world.table[world.touched.items], world.touched, world.held)
     return [scores, added, base, merge(world.held, world.new).values]
 
 

@@ -10,9 +10,10 @@ import pytest
 import twins
 
 from unskew.kernels import (
-    Samples,
     Schedule,
+    Training,
     draw_samples,
+    no_pull,
     set_threads,
     train_joint,
     train_low_rank,
@@ -20,7 +21,7 @@ from unskew.kernels import (
 )
 from unskew.ragged import select
 from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Float64, Int64
+from unskew.types import Cohort, Float32, Float64, Int64, Samples
 
 SIZES = (1, 60, 3, 7, 25, 52, 2, 12)
 SHUFFLE = Purpose.SHUFFLE_LOCAL
@@ -36,34 +37,23 @@ class State(NamedTuple):
 class Trainer(NamedTuple):
     """One of the kernels with all its rates, called alike, and what its twin is to train."""
 
-    run: Callable[[Cohort, Samples, Schedule, State], Float64]
+    run: Callable[[Training, State], Float64]
     rates: dict[str, float]
     low_rank: bool = False
 
 
 TRAINERS = {
-    "rows": Trainer(
-        lambda cohort, samples, schedule, s: train_rows(
-            cohort, samples, schedule, SHUFFLE, s.p, s.Q, 0.02
-        ),
-        {"Q": 0.02},
-    ),
+    "rows": Trainer(lambda step, s: step.run(train_rows, s.p, s.Q, 0.02), {"Q": 0.02}),
     "joint": Trainer(
-        lambda cohort, samples, schedule, s: train_joint(
-            cohort, samples, schedule, SHUFFLE, s.p, s.Q, 0.01, 0.03
-        ),
+        lambda step, s: step.run(train_joint, s.p, s.Q, 0.01, 0.03, *no_pull(s.p)),
         {"p": 0.01, "Q": 0.03},
     ),
     "joint, items frozen": Trainer(
-        lambda cohort, samples, schedule, s: train_joint(
-            cohort, samples, schedule, SHUFFLE, s.p, s.Q, 0.01, 0.0
-        ),
+        lambda step, s: step.run(train_joint, s.p, s.Q, 0.01, 0.0, *no_pull(s.p)),
         {"p": 0.01},
     ),
     "low-rank": Trainer(
-        lambda cohort, samples, schedule, s: train_low_rank(
-            cohort, samples, schedule, SHUFFLE, s.p, s.Q, s.A, s.B, 0.01, 0.02
-        ),
+        lambda step, s: step.run(train_low_rank, s.p, s.Q, s.A, s.B, 0.01, 0.02),
         {"p": 0.01, "A": 0.02, "B": 0.02},
         low_rank=True,
     ),
@@ -120,11 +110,10 @@ def test_training_agrees_with_the_plain_twin(
     samples = draw_samples(cohort, 4)
     start = make_state(samples, len(SIZES), dim, rank)
     state = copied(start)
-    losses = trainer.run(cohort, samples, schedule, state)
+    step = Training(cohort, samples, schedule, SHUFFLE)
+    losses = trainer.run(step, state)
     buffer = (start.A, start.B) if trainer.low_rank else ()
-    twin, twin_losses = twins.train(
-        cohort, samples, schedule, SHUFFLE, start.p, start.Q, trainer.rates, *buffer
-    )
+    twin, twin_losses = twins.train(step, start.p, start.Q, trainer.rates, *buffer)
     for name in State._fields:
         ours, began = getattr(state, name), getattr(start, name)
         if name in trainer.rates:
@@ -149,7 +138,8 @@ def run_in_parts(
         )
         rows = np.concatenate([np.arange(indptr[c], indptr[c + 1]) for c in part])
         piece = State(start.p[part], start.Q[rows], start.A[rows], start.B[part])
-        losses[part] = trainer.run(mine, draw_samples(mine, 4), Schedule(3, 64, 0.02), piece)
+        step = Training(mine, draw_samples(mine, 4), Schedule(3, 64, 0.02), SHUFFLE)
+        losses[part] = trainer.run(step, piece)
         state.p[part], state.B[part] = piece.p, piece.B
         state.Q[rows], state.A[rows] = piece.Q, piece.A
     return state, losses
@@ -186,7 +176,8 @@ def test_another_round_or_purpose_visits_samples_in_another_order() -> None:
 
     def trained(cohort: Cohort, purpose: Purpose) -> Float32:
         rows = start.Q.copy()
-        train_rows(cohort, samples, Schedule(2, 16, 0.0), purpose, start.p, rows, 0.02)
+        step = Training(cohort, samples, Schedule(2, 16, 0.0), purpose)
+        step.run(train_rows, start.p, rows, 0.02)
         return rows
 
     first = trained(cohort, Purpose.SHUFFLE_LOCAL)
@@ -207,6 +198,6 @@ def test_a_client_without_samples_keeps_what_it_has() -> None:
     start = make_state(samples, len(SIZES), 5, 2)
     for trainer in TRAINERS.values():
         state = copied(start)
-        trainer.run(cohort, samples, Schedule(2, 16, 1e-4), state)
+        trainer.run(Training(cohort, samples, Schedule(2, 16, 1e-4), SHUFFLE), state)
         for ours, theirs in zip(state, start, strict=True):
             np.testing.assert_array_equal(ours, theirs)

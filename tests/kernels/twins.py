@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.kernels import Samples, Schedule
+from unskew.kernels import Schedule, Training
 from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Float64, Ragged, Rows, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Ragged, Rows, Samples, Upload, UploadSum
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -102,10 +102,6 @@ def draw_samples(cohort: Cohort, negatives: int) -> Samples:
 
 
 # Tables.
-
-
-def gather(table: Float32, touched: Ragged) -> Float32:
-    return table[touched.items]
 
 
 def overlay(base: Float32, touched: Ragged, held: Rows) -> Float32:
@@ -241,10 +237,7 @@ class Model:
 
 
 def train(
-    cohort: Cohort,
-    samples: Samples,
-    schedule: Schedule,
-    purpose: int,
+    step: Training,
     p: Float32,
     rows: Float32,
     rates: dict[str, float],
@@ -252,6 +245,7 @@ def train(
     B: Float32 | None = None,
 ) -> tuple[dict[str, Float64], Float64]:
     """Any of the three trainers: the trained arrays by name, and the mean losses."""
+    cohort, samples, schedule, purpose = step
     given = {"p": p, "Q": rows, "A": A, "B": B}
     out = {name: array.astype(np.float64) for name, array in given.items() if array is not None}
     losses = np.zeros(len(cohort.users))

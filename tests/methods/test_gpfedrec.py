@@ -12,11 +12,12 @@ from conformance import make_cohort
 from conftest import relative_error
 from unskew.engine import Federation
 from unskew.kernels import draw_samples
-from unskew.kernels.gpfedrec_server import (
+from unskew.kernels.gpfedrec import (
     Packed,
     RoundTables,
+    empty_packed,
     neighbour_graph,
-    pack_tables,
+    pack,
     unpack,
     unpack_rows,
 )
@@ -27,6 +28,12 @@ from unskew.types import Ragged, Rows, Split, UnskewError, Upload, Uploads
 SEED = 4
 TOLERANCE = 1e-4
 Array = NDArray[np.float64]
+
+
+def pack_tables(values: NDArray[np.float32]) -> Packed:
+    packed = empty_packed(*values.shape)
+    pack(packed, np.arange(len(values)), 0, values)
+    return packed
 
 
 def dense_graph(tables: Array, threshold: float) -> Array:

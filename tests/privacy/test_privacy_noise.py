@@ -11,14 +11,21 @@ import scipy.stats
 from unskew import rng
 from unskew.engine import Federation, model_checksum
 from unskew.kernels import set_threads
-from unskew.kernels.noise import GAUSSIAN, LAPLACE, TILE, noise_vector
+from unskew.kernels.noise import GAUSSIAN, LAPLACE, NO_CLIP, TILE, Noise, send_privately
 from unskew.methods import METHODS, create
 from unskew.privacy import Mechanism, PrivateUploads
-from unskew.types import Cohort, Ragged, Rows, Split, Upload
+from unskew.types import Cohort, Float32, Ragged, Rows, Split, Upload
 
 N = 300_000
 FEDERATED = [name for name, m in METHODS.items() if m.aggregation != "central"]
 SILENT = "local"
+
+
+def noise_vector(seed: int, round: int, user: int, kind: int, scale: float, n: int) -> Float32:
+    """A client's noise on an empty upload of ``n`` items of one number each."""
+    upload = Upload(Rows.empty(1, 1), np.zeros((1, 0), np.float32), np.ones(1))
+    noise = Noise(seed, round, kind, scale, NO_CLIP, 0.0)
+    return send_privately(upload, np.array([user]), n, noise, np.zeros(1)).rows.values[:, 0]
 
 
 def distribution(kind: int, scale: float) -> scipy.stats.rv_continuous:

@@ -19,7 +19,7 @@ from unskew.audit import skew_formulas as formulas
 from unskew.audit.skew_formulas import Feedback, History, norm
 from unskew.engine import Federation, State
 from unskew.evaluation import prepare
-from unskew.kernels import draw_samples, gather, overlay
+from unskew.kernels import draw_samples, overlay
 from unskew.methods import create, parse_settings
 from unskew.report import Table
 from unskew.types import Cohort, Float64, Int32, Interactions, Method, UnskewError
@@ -95,8 +95,8 @@ def trained_clients(
     """Read clients whose vector is trained by gradient: FedMF, AF, CF and CLR."""
     c, samples = method.config, draw_samples(cohort, method.config.negatives)
     touched = samples.touched
-    local = overlay(gather(before.Q, touched), touched, private.Q).astype(np.float64)
-    shared = gather(after.Q, touched).astype(np.float64)
+    local = overlay(before.Q[touched.items], touched, private.Q).astype(np.float64)
+    shared = after.Q[touched.items].astype(np.float64)
     at = samples.row + np.repeat(touched.indptr[:-1], samples.counts())
     count = np.bincount(at, minlength=len(touched.items)).astype(np.float64)
     label = np.bincount(at, samples.label, len(touched.items)).astype(np.float64)

@@ -4,37 +4,36 @@ Shared by all trainers: ``parallel``, ``sampling``, ``batches``, ``arithmetic``,
 ``adam`` and ``tables``. Every other module is named after the method whose kernels it holds.
 """
 
-from unskew.kernels._sampling import Samples, draw_samples
-from unskew.kernels.batches import Schedule
-from unskew.kernels.fedmf import train_joint
+from unskew.kernels.batches import Schedule, Training
+from unskew.kernels.fedmf import no_pull, train_joint
 from unskew.kernels.parallel import for_each_block, get_threads, set_threads, work_alone
 from unskew.kernels.pfedclr import train_low_rank, train_rows
+from unskew.kernels.sampling import draw_samples
 from unskew.kernels.tables import (
     add_scores,
-    difference,
     empty_sum,
     fold,
-    gather,
     merge,
     overlay,
     replace_scores,
+    score_items,
     score_table,
 )
 
 __all__ = [
-    "Samples",
     "Schedule",
+    "Training",
     "add_scores",
-    "difference",
     "draw_samples",
     "empty_sum",
     "fold",
     "for_each_block",
-    "gather",
     "get_threads",
     "merge",
+    "no_pull",
     "overlay",
     "replace_scores",
+    "score_items",
     "score_table",
     "set_threads",
     "train_joint",

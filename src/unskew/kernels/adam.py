@@ -19,12 +19,14 @@ float32 leaves of a gradient anyway. Sixteen dimensions need about eight nodes, 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from unskew.jit import jit
 from unskew.kernels.arithmetic import fused, score_columns, sqrt32
-from unskew.kernels.vectors import move_rows
-from unskew.types import Float32, Float64
+from unskew.kernels.vectors import PADDING, inner, move_rows
+from unskew.types import Float32
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 """torch.optim.Adam's defaults."""
@@ -67,18 +69,15 @@ def adam_step(
 
 
 @jit
-def choose_nodes(
-    p: Float32, apart: Float64, gap: Float64, floor: Float32, weight: Float32, mixing: Float32
-) -> int:
-    """Choose dimensions as nodes and return their number.
-
-    ``floor`` receives the F_n, ``mixing[k, n]`` the factor from node n's move to dimension k's
-    (with its sign), and ``weight[n]`` the factor to the change of p.q. ``apart`` (filled with
-    (f_k - F_n) / (f_k + F_n)) and ``gap`` are scratch. Every array has room for all dimensions.
+def choose_nodes(p: Float32) -> tuple[Float32, Float32, Float32]:
+    """The nodes' F_n, the factor from each node's move to the change of p.q, and the factors
+    [k, n] from node n's move to dimension k's, with their sign (columns beyond the nodes unused).
     """
     D, n = len(p), 0
-    for k in range(D):
-        gap[k] = 1.0
+    apart = np.empty((D, D))  # (f_k - F_n) / (f_k + F_n)
+    gap = np.ones(D)
+    floor, weight = np.empty(D, np.float32), np.empty(D, np.float32)
+    mixing = np.empty((D, D), np.float32)
     worst = np.argmin(np.abs(p))
     while gap[worst] > TOLERANCE or (n % 2 == 1 and gap[worst] > 0.0):  # an even number of nodes
         F = float(_floor(p[worst]))
@@ -102,7 +101,7 @@ def choose_nodes(
             total += abs(p[k]) * c
             mixing[k, i] = np.sign(p[k]) * c
         weight[i] = total
-    return n
+    return floor[:n], weight[:n], mixing
 
 
 @jit
@@ -110,24 +109,46 @@ def _floor(pk: np.float32) -> np.float32:
     return min(_eps / abs(pk), _MAX_FLOOR)
 
 
+class FrozenUserRows(NamedTuple):
+    """A client's rows against its frozen vector; each array has one entry or column per row, padded
+    with zeros to whole vectors."""
+
+    z: Float32
+    """Logits p.q."""
+    g: Float32
+    """Gradients by the logits, set to zero by each step."""
+    mu: Float32
+    nu: Float32
+    """Adam's moments."""
+    pull: Float32
+    """Scratch."""
+    moved: Float32
+    """What has been subtracted so far, for each node."""
+
+
+@jit
+def frozen_user_rows(rows: Float32, p: Float32, n_nodes: int) -> FrozenUserRows:
+    """The state before the first step."""
+    n = len(rows)
+    width = n + (-n) % PADDING
+    z, g = np.zeros(width, np.float32), np.zeros(width, np.float32)
+    mu, nu = np.zeros(width, np.float32), np.zeros(width, np.float32)
+    for i in range(n):
+        z[i] = inner(rows[i], p, len(p))
+    moved = np.zeros((n_nodes, width), np.float32)
+    return FrozenUserRows(z, g, mu, nu, np.empty(width, np.float32), moved)
+
+
 @jit
 def frozen_user_step(
-    moved: Float32,
-    z: Float32,
-    g: Float32,
-    mu: Float32,
-    nu: Float32,
-    pull: Float32,
-    weight: Float32,
-    floor: Float32,
-    n: int,
-    lr: float,
-    t: int,
+    state: FrozenUserRows, weight: Float32, floor: Float32, lr: float, t: int
 ) -> None:
-    """One step on ``n`` rows: subtract the nodes' moves from ``moved`` and update the logits
-    z_i = p.q_i without a new product. ``g`` is set to zero."""
+    """One step on all rows: subtract the nodes' moves from ``moved`` and update the logits
+    z_i = p.q_i without a new product."""
+    z, g, mu, nu, pull, moved = state
     scale, unbias_64 = corrections(t)
     step, unbias = np.float32(lr * scale), np.float32(unbias_64)
+    n = len(z)
     for i in range(n):
         mu[i] = fused(_b1, mu[i], _c1 * g[i])
         nu[i] = fused(_b2, nu[i], _c2 * g[i] * g[i])
@@ -135,18 +156,16 @@ def frozen_user_step(
         g[i] = sqrt32(nu[i]) * unbias
     for first in range(0, n, _COLUMNS_PER_PASS):
         move_rows(moved, z, pull, g, weight, floor, first, min(_COLUMNS_PER_PASS, n - first))
-    for i in range(n):
-        g[i] = np.float32(0.0)
+    g[:] = np.float32(0.0)
 
 
 @jit
-def add_moves(
-    rows: Float32, first: int, n: int, moved: Float32, mixing: Float32, along: Float32
-) -> None:
-    """Add to the client's ``n`` rows what the nodes have moved; ``along`` is scratch."""
-    for low in range(0, n, _ROWS_PER_TILE):
-        some = min(_ROWS_PER_TILE, n - low)
+def add_moves(rows: Float32, moved: Float32, mixing: Float32) -> None:
+    """Add to the rows what the nodes have moved."""
+    along = np.empty(_ROWS_PER_TILE, np.float32)
+    for low in range(0, len(rows), _ROWS_PER_TILE):
+        some = min(_ROWS_PER_TILE, len(rows) - low)
         for k in range(rows.shape[1]):
             score_columns(along, moved, mixing[k], some, low)
             for i in range(some):
-                rows[first + low + i, k] += along[i]
+                rows[low + i, k] += along[i]

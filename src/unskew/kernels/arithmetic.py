@@ -7,7 +7,7 @@ inner loop runs over rows and is vectorised whatever the dimension.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numba
 import numpy as np
@@ -67,15 +67,37 @@ def total(x: Float32, n: int) -> float:
     return (a + b) + (c + d)
 
 
-@jit
-def logistic_batch(z: Float32, y: Float32, s: Float32, bits: Int32, n: int) -> float:
-    """For logits ``z`` and labels ``y``: (sigmoid(z) - y) / n into ``s``; returns the summed loss.
+class Batch(NamedTuple):
+    """Arrays for the samples of a batch."""
 
-    ``z`` is overwritten with the losses; ``bits`` is scratch. exp(-|z|) is 2**-k exp(-r) with
-    |r| <= ln(2) / 2 and a polynomial of degree 6; log(1 + e) is 2 artanh(e / (2 + e)) by its series
-    (argument at most 1/3). Both are exact to float32 rounding, without a call that would keep the
-    loop from being vectorised.
+    z: Float32
+    """Logits."""
+    y: Float32
+    """Labels."""
+    s: Float32
+    """Gradient of the batch's mean loss by each logit."""
+    bits: Int32
+    """Scratch of :func:`logistic_batch`."""
+
+
+@jit
+def batch_arrays(n: int) -> Batch:
+    """Empty arrays for ``n`` samples."""
+    z, y, s = np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32)
+    return Batch(z, y, s, np.empty(n, np.int32))
+
+
+@jit
+def logistic_batch(batch: Batch, n: int) -> float:
+    """For the first ``n`` logits z and labels y: (sigmoid(z) - y) / n into s; returns the summed
+    loss.
+
+    z is overwritten with the losses. exp(-|z|) is 2**-k exp(-r) with |r| <= ln(2) / 2 and a
+    polynomial of degree 6; log(1 + e) is 2 artanh(e / (2 + e)) by its series (argument at most
+    1/3). Both are exact to float32 rounding, without a call that would keep the loop from being
+    vectorised.
     """
+    z, y, s, bits = batch
     one = np.float32(1.0)
     half = np.float32(0.5)
     for j in range(n):
@@ -136,16 +158,18 @@ def score_columns(z: Float32, Q: Float32, p: Float32, n: int, low: int = 0) -> N
 
 
 @jit
-def load_columns(rows: Float32, first: int, n: int, Q: Float32) -> None:
-    """Copy ``n`` rows from ``first`` on into the columns of Q."""
-    for i in range(n):
-        for k in range(Q.shape[0]):
-            Q[k, i] = rows[first + i, k]
+def columns_of(rows: Float32) -> Float32:
+    """A copy of the rows as columns."""
+    columns = np.empty((rows.shape[1], rows.shape[0]), np.float32)
+    for i in range(rows.shape[0]):
+        for k in range(rows.shape[1]):
+            columns[k, i] = rows[i, k]
+    return columns
 
 
 @jit
-def store_columns(Q: Float32, rows: Float32, first: int, n: int) -> None:
-    """Copy the first ``n`` columns of Q back into rows."""
-    for i in range(n):
-        for k in range(Q.shape[0]):
-            rows[first + i, k] = Q[k, i]
+def store_columns(columns: Float32, rows: Float32) -> None:
+    """Copy the columns back into the rows."""
+    for i in range(rows.shape[0]):
+        for k in range(rows.shape[1]):
+            rows[i, k] = columns[k, i]

@@ -1,5 +1,4 @@
-"""Matrix factorisation in one place, and what the central baselines share: all samples in one
-shuffled list, and Adam on whole tables.
+"""Central training of MF and NCF: all samples in one shuffled list, and Adam on whole tables.
 
 An epoch runs in one fixed order on one thread, so a batch may mix users and the bits still depend
 on the seed alone. The work of an epoch is small next to a federated round's.
@@ -12,14 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._sampling import Samples, draw_samples
 from unskew.kernels.adam import adam_step, corrections
-from unskew.kernels.arithmetic import add_scaled, logistic_batch
+from unskew.kernels.arithmetic import add_scaled, batch_arrays, logistic_batch
 from unskew.kernels.batches import shuffle
 from unskew.kernels.parallel import for_each_block
+from unskew.kernels.perceptron import layer_buffers, mlp_gradients
+from unskew.kernels.sampling import draw_samples
 from unskew.kernels.vectors import inner
 from unskew.rng import Purpose, stream
-from unskew.types import Cohort, Float32, Int32, Int64
+from unskew.types import Cohort, Float32, Int32, Int64, Samples
+
+_COLUMNS = 256
+"""Samples that go through the network together."""
 
 
 class Table(NamedTuple):
@@ -39,94 +42,55 @@ class Table(NamedTuple):
         return Table(*(np.array(part, np.float32, order="C") for part in self))
 
 
+class EpochSamples(NamedTuple):
+    """All samples of an epoch, user after user."""
+
+    user: Int32
+    """Position of each sample's user in the cohort."""
+    item: Int32
+    label: Float32
+
+
 @jit
-def adam(x: Float32, m: Float32, v: Float32, g: Float32, lr: float, t: int) -> None:
+def adam(table: Table, g: Float32, lr: float, t: int) -> None:
     """One step of Adam on a whole table; ``g`` is set to zero."""
     scale, unbias = corrections(t)
+    x, m, v = table
     entries = x.reshape(-1), m.reshape(-1), v.reshape(-1), g.reshape(-1)
     adam_step(*entries, 1.0, x.size, lr * scale, unbias)
     g[:] = 0.0
 
 
-@jit
-def _order(n: int, seed: int, round: int, purpose: int) -> Int32:
-    order = np.empty(n, np.int32)
-    for i in range(n):
-        order[i] = i
-    shuffle(order, n, stream(seed, round, 0, purpose), 0)
-    return order
-
-
 def epoch_order(n: int, cohort: Cohort) -> Int32:
     """A random order of an epoch's ``n`` samples, across all users."""
-    order: Int32 = _order(n, cohort.seed, cohort.round, int(Purpose.SHUFFLE_LOCAL))
+    order = np.arange(n, dtype=np.int32)
+    key = stream(cohort.seed, cohort.round, 0, int(Purpose.SHUFFLE_LOCAL))
+    shuffle(order, n, np.uint64(key), 0)
     return order
 
 
-def sample_items(samples: Samples) -> Int32:
+def _sample_items(samples: Samples) -> Int32:
     """The item of every sample."""
     first = np.repeat(samples.touched.indptr[:-1], samples.counts())
     items: Int32 = samples.touched.items[first + samples.row]
     return items
 
 
-def sample_users(samples: Samples) -> Int32:
-    """The position in the cohort of every sample's user."""
-    return np.repeat(np.arange(len(samples.indptr) - 1, dtype=np.int32), samples.counts())
+def epoch_samples(cohort: Cohort, negatives: int) -> EpochSamples:
+    """The samples of all users, drawn anew for the cohort's round."""
+    samples = draw_samples(cohort, negatives)
+    user = np.repeat(np.arange(len(cohort.users), dtype=np.int32), samples.counts())
+    return EpochSamples(user, _sample_items(samples), samples.label)
 
 
 @jit
-def _mf_epoch(
-    order: Int32,
-    user: Int32,
-    item: Int32,
-    label: Float32,
-    P: Float32,
-    mP: Float32,
-    vP: Float32,
-    Q: Float32,
-    mQ: Float32,
-    vQ: Float32,
-    batch: int,
-    lr: float,
-    decay: float,
-    t: int,
-) -> float:
-    D = P.shape[1]
-    gP = np.zeros(P.shape, np.float32)
-    gQ = np.zeros(Q.shape, np.float32)
-    z = np.empty(batch, np.float32)
-    y = np.empty(batch, np.float32)
-    s = np.empty(batch, np.float32)
-    bits = np.empty(batch, np.int32)
-    total = 0.0
-    for low in range(0, len(order), batch):
-        b = min(batch, len(order) - low)
-        for j in range(b):
-            n = order[low + j]
-            z[j] = inner(P[user[n]], Q[item[n]], D)
-            y[j] = label[n]
-        total += logistic_batch(z, y, s, bits, b)
-        shrink = np.float32(decay / b)
-        for j in range(b):
-            n = order[low + j]
-            u, i = user[n], item[n]
-            for k in range(D):
-                gP[u, k] += s[j] * Q[i, k] + shrink * P[u, k]
-                gQ[i, k] += s[j] * P[u, k] + shrink * Q[i, k]
-        t += 1
-        adam(P, mP, vP, gP, lr, t)
-        adam(Q, mQ, vQ, gQ, lr, t)
-    return total / max(len(order), 1)
-
-
 def train_factors(
-    cohort: Cohort,
-    negatives: int,
+    order: Int32,
+    samples: EpochSamples,
     users: Table,
     items: Table,
     batch: int,
-    rate: float,
+    lr: float,
     decay: float,
     t: int,
 ) -> tuple[float, int]:
@@ -135,42 +99,116 @@ def train_factors(
     Minimises, over each batch of samples (u, i, y), the mean of
     BCE(p_u.q_i, y) + decay / 2 (|p_u|^2 + |q_i|^2).
     """
-    samples = draw_samples(cohort, negatives)
-    order = epoch_order(len(samples.row), cohort)
-    user, item = sample_users(samples), sample_items(samples)
-    loss = _mf_epoch(order, user, item, samples.label, *users, *items, batch, rate, decay, t)
-    return float(loss), t + -(-len(order) // batch)
+    user, item, label = samples
+    P, Q, D = users.x, items.x, users.x.shape[1]
+    gP, gQ = np.zeros_like(P), np.zeros_like(Q)
+    arrays = batch_arrays(batch)
+    total = 0.0
+    for low in range(0, len(order), batch):
+        here = order[low : low + batch]
+        for j, n in enumerate(here):
+            arrays.z[j] = inner(P[user[n]], Q[item[n]], D)
+            arrays.y[j] = label[n]
+        total += logistic_batch(arrays, len(here))
+        shrink = np.float32(decay / len(here))
+        for j, n in enumerate(here):
+            u, i, s = user[n], item[n], arrays.s[j]
+            for k in range(D):
+                gP[u, k] += s * Q[i, k] + shrink * P[u, k]
+                gQ[i, k] += s * P[u, k] + shrink * Q[i, k]
+        t += 1
+        adam(users, gP, lr, t)
+        adam(items, gQ, lr, t)
+    return total / max(len(order), 1), t
 
 
 @jit
-def _user_gradient(
-    block: Int64,
-    max_samples: int,
-    indptr: Int64,
-    item: Int32,
-    label: Float32,
-    P: Float32,
-    Q: Float32,
-    g: Float32,
+def train_perceptron(
+    order: Int32,
+    samples: EpochSamples,
+    users: Table,
+    items: Table,
+    weights: Table,
+    batch: int,
+    lr: float,
+    decay: float,
+    t: int,
+) -> tuple[float, int]:
+    """One epoch over users, items and the network's weights in place; returns the mean loss and the
+    next step count."""
+    user, item, label = samples
+    P, Q, w, D = users.x, items.x, weights.x, users.x.shape[1]
+    gP, gQ, gw = np.zeros_like(P), np.zeros_like(Q), np.zeros_like(w)
+    layers = layer_buffers(D, 2 * D, len(w), _COLUMNS)
+    x, dx, no_user = layers.x, layers.dx, np.empty(0, np.float32)
+    total = 0.0
+    for low in range(0, len(order), batch):
+        b = min(batch, len(order) - low)
+        shrink = np.float32(decay / b)
+        for part in range(low, low + b, _COLUMNS):
+            here = order[part : min(part + _COLUMNS, low + b)]
+            for j, n in enumerate(here):
+                layers.batch.y[j] = label[n]
+                for k in range(D):
+                    x[k, j] = P[user[n], k]
+                    x[D + k, j] = Q[item[n], k]
+            total += mlp_gradients(w, no_user, layers, len(here), len(here) / b)
+            add_scaled(gw, layers.gw, 1.0, len(w))
+            for j, n in enumerate(here):
+                u, i = user[n], item[n]
+                for k in range(D):
+                    gP[u, k] += dx[k, j] + shrink * P[u, k]
+                    gQ[i, k] += dx[D + k, j] + shrink * Q[i, k]
+        t += 1
+        adam(users, gP, lr, t)
+        adam(items, gQ, lr, t)
+        adam(weights, gw, lr, t)
+    return total / max(len(order), 1), t
+
+
+@jit
+def _factor_gradient(
+    block: Int64, samples: Samples, item: Int32, P: Float32, Q: Float32, g: Float32
 ) -> None:
     D = P.shape[1]
-    z = np.empty(max_samples, np.float32)
-    y = np.empty(max_samples, np.float32)
-    s = np.empty(max_samples, np.float32)
-    bits = np.empty(max_samples, np.int32)
     for c in block:
-        start, n = indptr[c], indptr[c + 1] - indptr[c]
+        start, n = samples.indptr[c], samples.indptr[c + 1] - samples.indptr[c]
+        batch = batch_arrays(n)
         for j in range(n):
-            z[j] = inner(P[c], Q[item[start + j]], D)
-            y[j] = label[start + j]
-        logistic_batch(z, y, s, bits, n)
+            batch.z[j] = inner(P[c], Q[item[start + j]], D)
+            batch.y[j] = samples.label[start + j]
+        logistic_batch(batch, n)
         for j in range(n):
-            add_scaled(g[c], Q[item[start + j]], s[j], D)
+            add_scaled(g[c], Q[item[start + j]], batch.s[j], D)
 
 
 def factor_gradient(samples: Samples, P: Float32, Q: Float32) -> Float32:
     """dL/dp of each user for the mean loss over its own samples, with the items frozen."""
-    g, counts = np.zeros_like(P), samples.counts()
-    data = (int(counts.max(initial=0)), samples.indptr, sample_items(samples), samples.label)
-    for_each_block(counts, _user_gradient, *data, P, Q, g)
+    g, item = np.zeros_like(P), _sample_items(samples)
+    for_each_block(samples.counts(), _factor_gradient, samples, item, P, Q, g)
+    return g
+
+
+@jit
+def _perceptron_gradient(
+    block: Int64, samples: Samples, item: Int32, P: Float32, Q: Float32, w: Float32, g: Float32
+) -> None:
+    D = P.shape[1]
+    layers = layer_buffers(D, D, len(w), _COLUMNS)
+    for c in block:
+        start, end = samples.indptr[c], samples.indptr[c + 1]
+        for part in range(start, end, _COLUMNS):
+            n = min(_COLUMNS, end - part)
+            for j in range(n):
+                layers.batch.y[j] = samples.label[part + j]
+                for k in range(D):
+                    layers.x[k, j] = Q[item[part + j], k]
+            mlp_gradients(w, P[c], layers, n, n / (end - start))
+            add_scaled(g[c], layers.gp, 1.0, D)
+
+
+def perceptron_gradient(samples: Samples, P: Float32, Q: Float32, w: Float32) -> Float32:
+    """dL/dp of each user for the mean loss over its own samples, with items and network frozen."""
+    g, item = np.zeros_like(P), _sample_items(samples)
+    for_each_block(samples.counts(), _perceptron_gradient, samples, item, P, Q, w, g)
     return g

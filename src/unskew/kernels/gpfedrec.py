@@ -1,52 +1,52 @@
-"""GPFedRec's local trainer: SGD on a private perceptron and on rows pulled towards an anchor.
+"""GPFedRec: the local trainer, and the server's graph of clients.
 
-With mean binary cross-entropy plus reg x the mean squared distance of the *whole* table from the
-anchor A, a step of SGD at rate eta moves every row by
+A client trains by SGD on a private perceptron (FedNCF's) and on rows pulled towards an anchor. With
+mean binary cross-entropy plus reg x the mean squared distance of the *whole* table from the anchor
+A, a step of SGD at rate eta moves every row by
 
     q <- a + keep (q - a) - eta dL/dq,    keep = 1 - 2 eta reg / (n_items dim),
 
 so a row outside the client's samples is, after t steps, at a + keep^t (q - a): only touched rows
-need training. The network is FedNCF's.
+need training.
+
+The server joins clients whose tables are far apart, and averages over neighbours. With g the common
+table, r_u what the server gave client u last, f_u the client's factor and t_u the rows it trained,
+its table is g + y_u with
+
+    y_u = (1 - f_u) (r_u - g) + t_u.
+
+The r_u - g of all users are kept packed at 16 bits an entry, and the y_u are computed for some
+columns of all clients at a time, so no float32 array of users x items x dim is ever made. All
+comparisons and all means are products of matrices, cut in the same way for any number of threads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from unskew.jit import jit
-from unskew.kernels._sampling import Samples
-from unskew.kernels.batches import (
-    Clients,
-    Schedule,
-    client_rows,
-    client_samples,
-    has_converged,
-    run_clients,
-    shuffle,
-)
+from unskew.kernels.batches import Clients, client_rows, shuffled_batches
+from unskew.kernels.parallel import in_parallel
 from unskew.kernels.perceptron import client_gradients, layer_buffers
-from unskew.types import Cohort, Float32, Float64, Int64, Rows
+from unskew.ragged import owners
+from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Rows
+
+_GROUP = 64
+"""Columns that share one scale when packed."""
+_MAX_ENTRY = np.float32(32767.0)
+"""Largest packed entry: that of an int16."""
+_TILE_COLUMNS = 8 * _GROUP
+"""Columns of all clients that are worked on at a time."""
+_ROWS_PER_PRODUCT = 256
+"""Clients in one product of matrices."""
 
 
 @jit
-def _descend(x: Float32, g: Float32, rate: float, n: int) -> None:
-    """x <- x - rate g."""
-    step = np.float32(rate)
-    for i in range(n):
-        x[i] -= step * g[i]
-
-
-@jit
-def _descend_anchored(q: Float32, a: Float32, g: Float32, keep: float, rate: float, n: int) -> None:
-    """q <- a + keep (q - a) - rate g; ``g`` is set to zero."""
-    kept, step = np.float32(keep), np.float32(rate)
-    for i in range(n):
-        q[i] = a[i] + kept * (q[i] - a[i]) - step * g[i]
-        g[i] = np.float32(0.0)
-
-
-@jit
-def _kernel(
+def train_anchored(
     clients: Clients,
     P: Float32,
     rows: Float32,
@@ -58,64 +58,192 @@ def _kernel(
     lr_weights: float,
     keep: float,
 ) -> None:
+    """Train the vectors ``P``, the touched ``rows`` and the networks' ``weights`` in place;
+    ``steps`` receives the number of steps each client took. Losses do not include the pull."""
     D, size = P.shape[1], weights.shape[1]
-    batch, max_rows = clients.batch, clients.max_rows
-    order = np.empty(clients.max_samples, np.int32)
-    layers = layer_buffers(D, D, size, batch)
-    g = np.zeros(max_rows * D, np.float32)
+    layers = layer_buffers(D, D, size, clients.schedule.batch)
+    user_rate, row_rate = np.float32(lr_user), np.float32(lr_rows)
+    weight_rate, kept = np.float32(lr_weights), np.float32(keep)
     for c in clients.block:
-        row, label, n, key = client_samples(clients, c)
-        first, n_rows = client_rows(clients, c)
-        p, w = P[c], weights[c]
-        q = rows[first : first + n_rows].reshape(n_rows * D)
-        a = anchor[first : first + n_rows].reshape(n_rows * D)
-        for i in range(n):
-            order[i] = i
-        counter, total = 0, 0.0
-        for epoch in range(clients.epochs):
-            counter = shuffle(order, n, key, counter)
-            for low in range(0, n, batch):
-                b = min(batch, n - low)
-                total += client_gradients(w, p, q, row, label, order[low:], layers, g, b)
-                _descend(w, layers.gw, lr_weights, size)
-                _descend(p, layers.gp, lr_user, D)
-                _descend_anchored(q, a, g, keep, lr_rows, n_rows * D)
-                steps[c] += 1
-            if has_converged(clients, c, epoch, total / (n * (epoch + 1))):
-                break
-
-
-def train_anchored(
-    cohort: Cohort,
-    samples: Samples,
-    schedule: Schedule,
-    purpose: int,
-    p: Float32,
-    rows: Float32,
-    anchor: Float32,
-    weights: Float32,
-    user_rate: float,
-    row_rate: float,
-    weight_rate: float,
-    keep: float,
-) -> tuple[Float64, Int64]:
-    """Train ``p``, the touched ``rows`` and the networks' ``weights`` in place.
-
-    Returns the mean losses (without the pull) and the number of steps each client took.
-    """
-    steps = np.zeros(len(p), np.int64)
-    arrays = (p, rows, anchor, weights, steps)
-    rates = (user_rate, row_rate, weight_rate, keep)
-    losses = run_clients(_kernel, cohort, samples, purpose, schedule, *arrays, *rates)
-    return losses, steps
+        p, w, q, a = (
+            P[c],
+            weights[c],
+            client_rows(clients, c, rows),
+            client_rows(clients, c, anchor),
+        )
+        g = np.zeros_like(q)
+        for t, packed in shuffled_batches(clients, c):
+            clients.losses[c] += client_gradients(w, p, q, packed, layers, g)
+            w -= weight_rate * layers.gw
+            p -= user_rate * layers.gp
+            q[:] = a + kept * (q - a) - row_rate * g
+            g[:] = 0.0
+            steps[c] = t
 
 
 def whole_tables(base: Float32, tables: Float32, extra: Rows) -> Rows:
     """``base`` + each client's own flat table + its extra rows, as rows that cover all items."""
     n, (n_items, width) = len(tables), base.shape
-    values = tables + base.reshape(-1)
-    client = np.repeat(np.arange(n), np.diff(extra.indptr))
-    values = values.reshape(n, n_items, width)
-    values[client, extra.items] += extra.values
+    values = (tables + base.reshape(-1)).reshape(n, n_items, width)
+    values[owners(extra.indptr), extra.items] += extra.values
     items = np.tile(np.arange(n_items, dtype=np.int32), n)
     return Rows(np.arange(n + 1, dtype=np.int64) * n_items, items, values.reshape(-1, width))
+
+
+class Packed(NamedTuple):
+    """Flat tables of many users: int16 multiples of a scale per user and group of columns.
+
+    The error is at most 1.6e-5 of the largest entry of the group. Two entries share an int32, which
+    is the type that saved models have.
+    """
+
+    entries: Int32
+    scale: Float32
+
+
+class RoundTables(NamedTuple):
+    """What gives the y_u of a round's clients: all users' r_u - g, and the uploads."""
+
+    packed: Packed
+    users: Int64
+    trained: Rows
+    factor: Float32
+
+
+def empty_packed(n_users: int, columns: int) -> Packed:
+    """Tables of zeros, padded to a whole group."""
+    groups = -(-columns // _GROUP)
+    entries = np.zeros((n_users, groups * _GROUP // 2), np.int32)
+    return Packed(entries, np.zeros((n_users, groups), np.float32))
+
+
+def pack(packed: Packed, users: Int64, low: int, values: Float32) -> None:
+    """Store these users' columns from ``low`` on, where a group begins."""
+    groups = -(-values.shape[1] // _GROUP)
+    padded = np.zeros((len(users), groups * _GROUP), np.float32)
+    padded[:, : values.shape[1]] = values
+    grouped = padded.reshape(-1, groups, _GROUP)
+    step = np.abs(grouped).max(2) / _MAX_ENTRY  # NaN stays NaN
+    with np.errstate(all="ignore"):
+        back = np.where(step > 0, np.float32(1.0) / step, np.float32(0.0))
+        grouped = np.rint(grouped * back[:, :, None]).astype(np.int16)
+    packed.scale[users, low // _GROUP : low // _GROUP + groups] = step
+    packed.entries.view(np.int16)[users, low : low + groups * _GROUP] = grouped.reshape(
+        padded.shape
+    )
+
+
+def unpack(
+    packed: Packed, users: Int64, low: int, high: int, factor: Float32 | None = None
+) -> Float32:
+    """Columns ``low`` to ``high`` of these users' tables, times a factor per user."""
+    first = low // _GROUP
+    scale = packed.scale[users, first : -(-high // _GROUP)]
+    scale = scale if factor is None else factor[:, None] * scale
+    each = np.repeat(scale, _GROUP, axis=1)[:, low - first * _GROUP : high - first * _GROUP]
+    tables: Float32 = each * packed.entries.view(np.int16)[users, low:high]
+    return tables
+
+
+def unpack_rows(packed: Packed, users: Int64, rows: Ragged, width: int) -> Float32:
+    """Some rows of each user's table of ``width`` columns; for users beyond the last table, rows of
+    the last one."""
+    user = np.minimum(users, len(packed.entries) - 1)[owners(rows.indptr), None]
+    columns = rows.items[:, None].astype(np.int64) * width + np.arange(width)
+    found: Float32 = packed.scale[user, columns // _GROUP]
+    found *= packed.entries.view(np.int16)[user, columns]
+    return found
+
+
+@jit
+def _add_trained(block: Int64, trained: Rows, low: int, y: Float32) -> None:
+    """Add the trained rows to the clients' columns from ``low`` on."""
+    width, columns = trained.values.shape[1], y.shape[1]
+    for c in block:
+        start, end = trained.indptr[c], trained.indptr[c + 1]
+        start += np.searchsorted(trained.items[start:end], low // width)
+        for j in range(start, end):
+            at = trained.items[j] * width - low
+            if at >= columns:
+                break
+            for k in range(max(-at, 0), min(columns - at, width)):
+                y[c, at + k] += trained.values[j, k]
+
+
+def _tiles(tables: RoundTables, columns: int) -> Iterator[tuple[int, Float32]]:
+    """The first column and the y_u of all clients, tile by tile."""
+    for low in range(0, columns, _TILE_COLUMNS):
+        high = min(low + _TILE_COLUMNS, columns)
+        y = unpack(tables.packed, tables.users, low, high, 1 - tables.factor)
+        in_parallel(len(y), _add_trained, tables.trained, low, y)
+        yield low, y
+
+
+def _for_row_blocks(n: int, function: Callable[[slice], None]) -> None:
+    """Call ``function`` in parallel with slices that cover ``range(n)``.
+
+    The slices do not depend on the number of threads and the matrix library is held to one thread
+    per call, so that every product is computed in the same way for any number of threads.
+    """
+
+    def run(block: Int64) -> None:
+        for number in block.tolist():
+            function(slice(number * _ROWS_PER_PRODUCT, min((number + 1) * _ROWS_PER_PRODUCT, n)))
+
+    with threadpool_limits(1, user_api="blas"):
+        in_parallel(-(-n // _ROWS_PER_PRODUCT), run)
+
+
+def distances(Q: Float32, tables: RoundTables) -> Float64:
+    """Cosine distances of all pairs of the clients' tables, from y_u.y_v, g.y_u and g.g."""
+    g, n = Q.reshape(-1), len(tables.users)
+    products, along = np.zeros((n, n)), np.zeros(n)
+    for low, y in _tiles(tables, len(g)):
+        here = g[low : low + y.shape[1]].astype(np.float64)
+
+        def add(rows: slice, y: Float32 = y, here: Float64 = here) -> None:
+            products[rows, : rows.stop] += y[rows] @ y[: rows.stop].T
+            along[rows] += y[rows] @ here
+
+        _for_row_blocks(n, add)
+    for u in range(n):
+        products[:u, u] = products[u, :u]
+    products += along[:, None]
+    products += along[None, :] + np.sum(np.square(g, dtype=np.float64))
+    sizes = np.sqrt(np.diag(products))
+    products /= sizes[:, None]
+    products /= -sizes[None, :]
+    products += 1.0
+    np.fill_diagonal(products, 0.0)
+    return products
+
+
+def neighbour_graph(Q: Float32, tables: RoundTables, threshold: float) -> Bool:
+    """Each client's neighbours: the clients further away than ``threshold`` x the mean distance, or
+    itself if there are none."""
+    apart = distances(Q, tables)
+    graph: Bool = apart > threshold * apart.mean()
+    alone = np.flatnonzero(~graph.any(1))
+    graph[alone, alone] = True
+    return graph
+
+
+def pass_messages(graph: Bool, Q: Float32, tables: RoundTables) -> tuple[Float32, Packed]:
+    """The next g and packed r_u - g: r_u is the mean of u's neighbours' tables, g the mean of the
+    round's r_u. Users outside the round keep their r_u."""
+    packed, users = tables.packed, tables.users
+    weights = graph.astype(np.float32)
+    weights /= graph.sum(1, keepdims=True).astype(np.float32)
+    away = np.setdiff1d(np.arange(len(packed.entries)), users)
+    step, after = np.zeros(Q.size, np.float32), empty_packed(len(packed.entries), Q.size)
+    for low, y in _tiles(tables, Q.size):
+        high, means = low + y.shape[1], np.empty_like(y)
+
+        def average(rows: slice, y: Float32 = y, means: Float32 = means) -> None:
+            np.matmul(weights[rows], y, out=means[rows])
+
+        _for_row_blocks(len(users), average)
+        step[low:high] = means.mean(0, dtype=np.float64)
+        pack(after, users, low, means - step[low:high])
+        pack(after, away, low, unpack(packed, away, low, high) - step[low:high])
+    return Q + step.reshape(Q.shape), after

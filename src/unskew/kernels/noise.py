@@ -11,37 +11,47 @@ have probability below 1e-9 and 1e-10.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unskew.jit import jit
 from unskew.kernels.arithmetic import sqrt32
 from unskew.kernels.parallel import for_each_block
-from unskew.rng import Purpose, stream
-from unskew.types import Bool, Float32, Float64, Int32, Int64, Rows, Upload
+from unskew.ragged import indptr_from_counts
+from unskew.rng import Purpose, stream, value
+from unskew.types import Float32, Float64, Int32, Int64, Rows, Upload
 
 LAPLACE, GAUSSIAN = 0, 1
 NO_CLIP, CLIP_L1, CLIP_L2, CLIP_ROWS = 0, 1, 2, 3
 TILE = 1024
 """Values computed together: the first half of a tile from the lower halves of its words."""
 _NOISE = int(Purpose.NOISE)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 _LN2 = np.float32(0.6931471805599453)
 _BELOW_ONE = 1.0 - 2.0**-22
 """Keeps a clipped norm below its bound however its float32 entries are rounded."""
 
 
+class Noise(NamedTuple):
+    """How uploads of a round are changed: the noise and its streams, and how norms are clipped."""
+
+    seed: int
+    round: int
+    kind: int
+    """:data:`LAPLACE` or :data:`GAUSSIAN`."""
+    scale: float
+    """Laplace's scale, or the Gaussian's standard deviation; 0: no noise."""
+    clip: int
+    """:data:`NO_CLIP`, :data:`CLIP_L1`, :data:`CLIP_L2` or :data:`CLIP_ROWS`."""
+    bound: float
+    """Bound on the clipped norm."""
+
+
 @jit
-def _words(key: Any, first: int, low: Any, high: Any, n: int) -> None:
-    """Halves of the stream's words ``first`` to ``first + n`` (see :func:`unskew.rng.value`)."""
+def _words(key: Any, first: int, low: Int32, high: Int32, n: int) -> None:
+    """Lower and upper halves of the stream's words ``first`` to ``first + n``."""
     for i in range(n):
-        x = key + np.uint64(first + i + 1) * _GOLDEN
-        x = (x ^ (x >> np.uint64(30))) * _MIX_1
-        x = (x ^ (x >> np.uint64(27))) * _MIX_2
-        x = x ^ (x >> np.uint64(31))
+        x = value(key, first + i)
         low[i] = np.int32(x & np.uint64(0xFFFFFFFF))
         high[i] = np.int32(x >> np.uint64(32))
 
@@ -103,8 +113,9 @@ def _apply_sign(magnitude: Float32, bits: Int32, scale: float, out: Float32, n: 
 
 
 @jit
-def _fill(key: Any, kind: int, scale: float, out: Float32) -> None:
-    """Fill ``out`` with a client's noise. Gaussian values come in pairs (Box & Muller, 1958)."""
+def _fill(key: Any, word: int, kind: int, scale: float, out: Float32) -> None:
+    """Fill ``out`` with noise from the stream's words from ``word`` on. Gaussian values come in
+    pairs (Box & Muller, 1958)."""
     half = TILE // 2
     low, high = np.empty(half, np.int32), np.empty(half, np.int32)
     scratch, size = np.empty(half, np.int32), np.empty(half, np.float32)
@@ -112,7 +123,7 @@ def _fill(key: Any, kind: int, scale: float, out: Float32) -> None:
         n = min(TILE, len(out) - start)
         a = (n + 1) // 2
         b = n - a
-        _words(key, start // 2, low, high, a)
+        _words(key, word + start // 2, low, high, a)
         first, second = out[start : start + a], out[start + a : start + n]
         if kind == LAPLACE:
             _exponential(low, scratch, size, a)
@@ -128,158 +139,94 @@ def _fill(key: Any, kind: int, scale: float, out: Float32) -> None:
 
 
 @jit
-def _norms(
-    block: Int64, indptr: Int64, values: Float32, dense: Float32, l1: Float64, l2: Float64
-) -> None:
-    """L1 and L2 norm of each client's upload as one vector; non-finite entries count as 0."""
-    for c in block:
-        absolute, square = 0.0, 0.0
-        for j in range(indptr[c], indptr[c + 1]):
-            for k in range(values.shape[1]):
-                v = float(values[j, k])
-                v = v if np.isfinite(v) else 0.0
-                absolute += abs(v)
-                square += v * v
-        for k in range(dense.shape[1]):
-            v = float(dense[c, k])
-            v = v if np.isfinite(v) else 0.0
-            absolute += abs(v)
-            square += v * v
-        l1[c], l2[c] = absolute, np.sqrt(square)
+def _finite(v: float) -> float:
+    """``v``, or 0 where it is infinite or not a number."""
+    return v if np.isfinite(v) else 0.0
 
 
 @jit
-def _row_factor(row: Float32, bound: float) -> float:
-    square = 0.0
+def _norms(row: Float32, absolute: float, square: float) -> tuple[float, float]:
+    """``absolute`` and ``square`` plus the absolute values and squares of the row's entries."""
     for k in range(len(row)):
-        v = np.float64(row[k])
-        square += v * v if np.isfinite(v) else 0.0
-    norm = np.sqrt(square)
-    return bound * _BELOW_ONE / norm if norm > bound * _BELOW_ONE else 1.0
+        v = _finite(float(row[k]))
+        absolute += abs(v)
+        square += v * v
+    return absolute, square
+
+
+@jit
+def _upload_norms(block: Int64, upload: Upload, l1: Float64, l2: Float64) -> None:
+    for c in block:
+        absolute, square = 0.0, 0.0
+        for j in range(upload.rows.indptr[c], upload.rows.indptr[c + 1]):
+            absolute, square = _norms(upload.rows.values[j], absolute, square)
+        absolute, square = _norms(upload.dense[c], absolute, square)
+        l1[c], l2[c] = absolute, np.sqrt(square)
+
+
+def upload_norms(upload: Upload) -> tuple[Float64, Float64]:
+    """L1 and L2 norms of every client's upload, its rows and dense part taken as one vector;
+    entries that are not finite count as 0."""
+    l1, l2 = np.zeros(len(upload.weight)), np.zeros(len(upload.weight))
+    for_each_block(np.diff(upload.rows.indptr), _upload_norms, upload, l1, l2)
+    return l1, l2
+
+
+@jit
+def _add_clipped(row: Float32, factor: float, noise: Noise, out: Float32) -> None:
+    """Add ``row`` times ``factor`` to ``out``, or clipped to the bound if rows are clipped."""
+    if noise.clip == CLIP_ROWS:
+        norm, least = np.sqrt(_norms(row, 0.0, 0.0)[1]), noise.bound * _BELOW_ONE
+        factor = least / norm if norm > least else 1.0
+    for k in range(len(row)):
+        out[k] += np.float32(_finite(float(row[k])) * factor)
 
 
 @jit
 def _send(
-    block: Int64,
-    users: Int64,
-    seed: int,
-    round: int,
-    kind: int,
-    scale: float,
-    clip: int,
-    bound: float,
-    factor: Float64,
-    sent: Bool,
-    indptr: Int64,
-    items: Int32,
-    values: Float32,
-    dense: Float32,
-    out_indptr: Int64,
-    out_items: Int32,
-    out_values: Float32,
-    out_dense: Float32,
+    block: Int64, users: Int64, noise: Noise, factor: Float64, upload: Upload, sent: Upload
 ) -> None:
     """Add each client's clipped upload to a whole table and a whole dense part of noise."""
-    width, n_dense = values.shape[1], dense.shape[1]
+    rows, width = upload.rows, upload.rows.values.shape[1]
     for c in block:
-        if not sent[c]:
-            out_dense[c] = dense[c]
+        low, high = sent.rows.indptr[c], sent.rows.indptr[c + 1]
+        start, end = rows.indptr[c], rows.indptr[c + 1]
+        table, items, dense = sent.rows.values[low:high], sent.rows.items[low:high], sent.dense[c]
+        if upload.weight[c] <= 0.0:
+            dense[:] = upload.dense[c]
             continue
-        low, high = out_indptr[c], out_indptr[c + 1]
-        n_items = high - low
-        noise = np.zeros(n_dense, np.float32)
-        table = out_values[low:high]
-        if scale > 0:
-            key = stream(seed, round, users[c], _NOISE)
-            _fill(key, kind, scale, table.reshape(n_items * width))
+        if noise.scale > 0:
+            key = stream(noise.seed, noise.round, users[c], _NOISE)
+            entries = len(table) * width
+            _fill(key, 0, noise.kind, noise.scale, table.reshape(entries))
             # The dense part continues the stream after the table's last tile.
-            after = (n_items * width + TILE - 1) // TILE * (TILE // 2)
-            _fill(key + np.uint64(after) * _GOLDEN, kind, scale, noise)
-            for i in range(n_items):
-                out_items[low + i] = i
+            after = (entries + TILE - 1) // TILE * (TILE // 2)
+            _fill(key, after, noise.kind, noise.scale, dense)
+            items[:] = np.arange(len(items))
         else:
-            for i in range(n_items):
-                out_items[low + i] = items[indptr[c] + i]
-                table[i] = 0.0
-        for j in range(indptr[c], indptr[c + 1]):
-            at = items[j] if scale > 0 else j - indptr[c]
-            f = _row_factor(values[j], bound) if clip == CLIP_ROWS else factor[c]
-            for k in range(width):
-                v = values[j, k]
-                table[at, k] += np.float32(v * f) if np.isfinite(v) else np.float32(0.0)
-        f = _row_factor(dense[c], bound) if clip == CLIP_ROWS else factor[c]
-        for k in range(n_dense):
-            v = dense[c, k]
-            out_dense[c, k] = noise[k] + (np.float32(v * f) if np.isfinite(v) else np.float32(0.0))
-
-
-def upload_norms(upload: Upload) -> tuple[Float64, Float64]:
-    """L1 and L2 norms of every client's upload, its rows and dense part taken as one vector."""
-    n = len(upload.weight)
-    l1, l2 = np.zeros(n), np.zeros(n)
-    indptr, _, values = upload.rows
-    for_each_block(np.diff(indptr), _norms, indptr, values, upload.dense, l1, l2)
-    return l1, l2
+            items[:] = rows.items[start:end]
+        for j in range(start, end):
+            at = rows.items[j] if noise.scale > 0 else j - start
+            _add_clipped(rows.values[j], factor[c], noise, table[at])
+        _add_clipped(upload.dense[c], factor[c], noise, dense)
 
 
 def send_privately(
-    upload: Upload,
-    users: Int64,
-    n_items: int,
-    seed: int,
-    round: int,
-    kind: int,
-    scale: float,
-    clip: int,
-    bound: float,
-    norms: Float64 | None,
+    upload: Upload, users: Int64, n_items: int, noise: Noise, norms: Float64
 ) -> Upload:
-    """Clip uploads and add noise of this scale to every entry of the table and the dense part.
+    """Clip uploads and add noise to every entry of the table and the dense part.
 
-    ``norms`` are the L1 or L2 norms that ``bound`` limits. Clients of weight zero send nothing and
-    get no noise. With ``scale`` 0 an upload keeps the rows the client touched.
+    ``norms`` are the L1 or L2 norms that ``noise.bound`` limits. Clients of weight zero send
+    nothing and get no noise. Without noise an upload keeps the rows the client touched.
     """
-    n = len(upload.weight)
-    sent = upload.weight > 0
-    factor = np.ones(n)
-    if clip in (CLIP_L1, CLIP_L2):
-        assert norms is not None
-        least = bound * _BELOW_ONE
+    factor, sends = np.ones(len(users)), upload.weight > 0
+    if noise.clip in (CLIP_L1, CLIP_L2):
+        least = noise.bound * _BELOW_ONE
         factor = np.where(norms > least, least / np.maximum(norms, least), 1.0)
-    counts = np.where(sent, n_items, 0) if scale > 0 else np.diff(upload.rows.indptr) * sent
-    indptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    items = np.empty(indptr[-1], np.int32)
-    values = np.empty((indptr[-1], upload.rows.values.shape[1]), np.float32)
-    dense = np.empty_like(upload.dense)
-    for_each_block(
-        counts,
-        _send,
-        users,
-        seed,
-        round,
-        kind,
-        float(scale),
-        clip,
-        float(bound),
-        factor,
-        sent,
-        *upload.rows,
-        upload.dense,
-        indptr,
-        items,
-        values,
-        dense,
-    )
-    return Upload(Rows(indptr, items, values), dense, upload.weight)
-
-
-def noise_vector(seed: int, round: int, user: int, kind: int, scale: float, n: int) -> Float32:
-    """The first ``n`` values of a client's noise, for tests and audits."""
-    out = np.empty(n, np.float32)
-    _noise_vector(seed, round, user, kind, float(scale), out)
-    return out
-
-
-@jit
-def _noise_vector(seed: int, round: int, user: int, kind: int, scale: float, out: Float32) -> None:
-    _fill(stream(seed, round, user, _NOISE), kind, scale, out)
+    counts = np.where(sends, n_items if noise.scale > 0 else np.diff(upload.rows.indptr), 0)
+    indptr = indptr_from_counts(counts)
+    values = np.zeros((indptr[-1], upload.rows.values.shape[1]), np.float32)
+    rows = Rows(indptr, np.empty(indptr[-1], np.int32), values)
+    sent = Upload(rows, np.zeros_like(upload.dense), upload.weight)
+    for_each_block(counts, _send, users, noise, factor, upload, sent)
+    return sent

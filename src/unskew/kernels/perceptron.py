@@ -1,4 +1,5 @@
-"""The perceptron of FedNCF, GPFedRec and NCF: forward and backward through a batch, and scores.
+"""The perceptron of FedNCF, GPFedRec and NCF: forward and backward through a batch, FedNCF's local
+trainer, and scores.
 
 The network is 2d -> d -> d/2 -> 1 with ReLU between. Its weights lie in one vector, in the order in
 which torch lists them: W1 (d x 2d, user part first in each row), b1, W2, b2, W3, b3. For one client
@@ -18,7 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels.arithmetic import logistic_batch, score_columns
+from unskew.kernels.adam import adam_step, corrections
+from unskew.kernels.arithmetic import Batch, batch_arrays, logistic_batch, score_columns
+from unskew.kernels.batches import Clients, client_rows, sample_row, shuffled_batches
 from unskew.kernels.parallel import in_parallel
 from unskew.kernels.vectors import inner
 from unskew.types import Float32, Int32, Int64, Rows
@@ -46,10 +49,7 @@ class Layers(NamedTuple):
     column: Float32
     gw: Float32
     gp: Float32
-    z: Float32
-    y: Float32
-    s: Float32
-    bits: Int32
+    batch: Batch
 
 
 @jit
@@ -65,10 +65,7 @@ def layer_buffers(D: int, inputs: int, size: int, batch: int) -> Layers:
         np.empty(D, np.float32),
         np.zeros(size, np.float32),
         np.zeros(D, np.float32),
-        np.empty(batch, np.float32),
-        np.empty(batch, np.float32),
-        np.empty(batch, np.float32),
-        np.empty(batch, np.int32),
+        batch_arrays(batch),
     )
 
 
@@ -103,18 +100,19 @@ def _forward(
 
 @jit
 def mlp_gradients(w: Float32, p: Float32, layers: Layers, n: int, share: float) -> float:
-    """Summed loss of ``n`` samples with inputs ``layers.x`` and labels ``layers.y``.
+    """Summed loss of ``n`` samples with inputs ``layers.x`` and labels ``layers.batch.y``.
 
     ``share`` times the gradients of the mean loss are written to ``gw``, ``gp`` and ``dx`` of
     ``layers``. ``gw`` is laid out as ``w``.
     """
-    ones, x, dx, h1, d1, h2, column, g, gp, z, y, s, bits = layers
+    ones, x, dx, h1, d1, h2, column, g, gp, batch = layers
+    s = batch.s
     D, H, U = h1.shape[0], h2.shape[0], len(p)
     b1, w2 = 2 * D * D, 2 * D * D + D
     b2 = w2 + H * D
     w3 = b2 + H
-    _forward(w, p, x, h1, h2, z, n)
-    loss = logistic_batch(z, y, s, bits, n)
+    _forward(w, p, x, h1, h2, batch.z, n)
+    loss = logistic_batch(batch, n)
     for j in range(n):
         s[j] *= np.float32(share)
     g[w3 + H] = inner(s, ones, n)
@@ -152,64 +150,77 @@ def mlp_gradients(w: Float32, p: Float32, layers: Layers, n: int, share: float) 
 
 @jit
 def client_gradients(
-    w: Float32,
-    p: Float32,
-    q: Float32,
-    row: Int32,
-    label: Float32,
-    order: Int32,
-    layers: Layers,
-    g: Float32,
-    b: int,
+    w: Float32, p: Float32, q: Float32, packed: Int32, layers: Layers, g: Float32
 ) -> float:
-    """Summed loss of the first ``b`` samples of ``order`` on one client.
+    """Summed loss of one client's packed samples.
 
-    The gradients of the weights and of p are written to ``layers``; those of the flat rows ``q``
-    are added to ``g``.
+    The gradients of the weights and of p are written to ``layers``; those of the rows ``q`` are
+    added to ``g``.
     """
-    D = len(p)
-    for j in range(b):
-        layers.y[j] = label[order[j]]
-        at = row[order[j]] * D
-        for k in range(D):
-            layers.x[k, j] = q[at + k]
-    loss = mlp_gradients(w, p, layers, b, 1.0)
-    for j in range(b):
-        at = row[order[j]] * D
-        for k in range(D):
-            g[at + k] += layers.dx[k, j]
+    for j in range(len(packed)):
+        layers.batch.y[j] = packed[j] & 1
+        row = q[sample_row(packed[j])]
+        for k in range(len(p)):
+            layers.x[k, j] = row[k]
+    loss = mlp_gradients(w, p, layers, len(packed), 1.0)
+    for j in range(len(packed)):
+        row = g[sample_row(packed[j])]
+        for k in range(len(p)):
+            row[k] += layers.dx[k, j]
     return loss
 
 
 @jit
-def _score_items(
-    block: Int64,
-    table: Float32,
+def train_mlp(
+    clients: Clients,
     P: Float32,
+    rows: Float32,
     weights: Float32,
-    h_indptr: Int64,
-    h_items: Int32,
-    h_values: Float32,
-    scores: Float32,
+    lr_user: float,
+    lr_rows: float,
+    lr_weights: float,
+) -> None:
+    """FedNCF's trainer: the vectors ``P``, the touched ``rows`` and the networks' ``weights`` by
+    Adam, in place. All moments start at zero, and only touched rows can move."""
+    D, size = P.shape[1], weights.shape[1]
+    layers = layer_buffers(D, D, size, clients.schedule.batch)
+    for c in clients.block:
+        p, w, q = P[c], weights[c], client_rows(clients, c, rows)
+        g, entries = np.zeros_like(q), q.size
+        flat_q, flat_g = q.reshape(entries), g.reshape(entries)
+        m, v = np.zeros_like(flat_q), np.zeros_like(flat_q)
+        mw, vw, mp, vp = np.zeros_like(w), np.zeros_like(w), np.zeros_like(p), np.zeros_like(p)
+        for t, packed in shuffled_batches(clients, c):
+            clients.losses[c] += client_gradients(w, p, q, packed, layers, g)
+            scale, unbias = corrections(t)
+            adam_step(w, mw, vw, layers.gw, 1.0, size, lr_weights * scale, unbias)
+            adam_step(p, mp, vp, layers.gp, 1.0, D, lr_user * scale, unbias)
+            adam_step(flat_q, m, v, flat_g, 1.0, entries, lr_rows * scale, unbias)
+            g[:] = 0.0
+
+
+@jit
+def _score_items(
+    block: Int64, table: Float32, P: Float32, weights: Float32, held: Rows, scores: Float32
 ) -> None:
     D, n_items = P.shape[1], len(table)
     x = np.empty((D, _ITEMS_PER_PASS), np.float32)
     h1 = np.empty((D, _ITEMS_PER_PASS), np.float32)
     h2 = np.empty((max(D // 2, 1), _ITEMS_PER_PASS), np.float32)
     for c in block:
-        held, held_end = h_indptr[c], h_indptr[c + 1]
+        at, end = held.indptr[c], held.indptr[c + 1]
         for low in range(0, n_items, _ITEMS_PER_PASS):
             n = min(_ITEMS_PER_PASS, n_items - low)
             for j in range(n):
-                own = held < held_end and h_items[held] == low + j
+                own = at < end and held.items[at] == low + j
                 for k in range(D):
-                    x[k, j] = h_values[held, k] if own else table[low + j, k]
-                held += own
+                    x[k, j] = held.values[at, k] if own else table[low + j, k]
+                at += own
             _forward(weights[c], P[c], x, h1, h2, scores[c, low : low + n], n)
 
 
 def score_mlp(table: Float32, p: Float32, weights: Float32, held: Rows) -> Float32:
     """Logit of every item for each client, with the client's own rows where it holds some."""
     scores = np.empty((len(p), len(table)), np.float32)
-    in_parallel(len(p), _score_items, table, p, weights, *held, scores)
+    in_parallel(len(p), _score_items, table, p, weights, held, scores)
     return scores

@@ -11,22 +11,13 @@ import numpy as np
 
 from unskew.jit import jit
 from unskew.kernels.parallel import for_each_block
-from unskew.kernels.tables import gather
 from unskew.kernels.vectors import inner
+from unskew.ragged import concatenate, filter_entries, owners, select
 from unskew.rng import stream, value
-from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Rows
+from unskew.types import Bool, Float32, Float64, Int64, Rows
 
 _TILE_COLUMNS = 1024
 """Columns of all updates worked on together."""
-
-
-@jit
-def _scatter(block: Int64, indptr: Int64, items: Int32, values: Float32, out: Float32) -> None:
-    width = values.shape[1]
-    for c in block:
-        for j in range(indptr[c], indptr[c + 1]):
-            for k in range(width):
-                out[c, items[j] * width + k] = values[j, k]
 
 
 @jit
@@ -58,10 +49,9 @@ def _mix(block: Int64, tile: int, weights: Float32, x: Float32, out: Float32) ->
 
 def dense_tables(rows: Rows, n_items: int) -> Float32:
     """The clients' rows as flat tables, one per client, zero elsewhere."""
-    counts = np.diff(rows.indptr)
-    out = np.zeros((len(counts), n_items * rows.values.shape[1]), np.float32)
-    for_each_block(counts, _scatter, *rows, out)
-    return out
+    out = np.zeros((len(rows.indptr) - 1, n_items, rows.values.shape[1]), np.float32)
+    out[owners(rows.indptr), rows.items] = rows.values
+    return out.reshape(len(out), -1)
 
 
 def gram(x: Float32) -> Float64:
@@ -96,35 +86,21 @@ def replace_tables(held: Rows, place: Int64, given: Float32, start: Float32) -> 
     """The rows clients hold, replaced by the whole table ``start`` + ``given[place]`` for clients
     whose place is not -1."""
     every = np.arange(len(start), dtype=np.int32)
-    items, values = [held.items[:0]], [held.values[:0]]
-    for c in range(len(place)):
-        run = slice(held.indptr[c], held.indptr[c + 1])
-        if place[c] < 0:
-            items.append(held.items[run])
-            values.append(held.values[run])
-        else:
-            items.append(every)
-            values.append(start + given[place[c]].reshape(start.shape))
-    indptr = np.cumsum([len(part) for part in items])
-    return Rows(indptr.astype(np.int64), np.concatenate(items), np.concatenate(values))
+    ends = np.array([0, len(start)])
+    return concatenate(
+        [
+            select(held, np.array([c]))
+            if at < 0
+            else Rows(ends, every, start + given[at].reshape(start.shape))
+            for c, at in enumerate(place.tolist())
+        ]
+    )
 
 
 def sent_differences(held: Rows, sends: Bool, start: Float32) -> Rows:
     """Rows minus those of ``start`` for clients that send, no rows for the others."""
-    counts = np.diff(held.indptr)
-    kept = np.repeat(sends, counts)
-    indptr, items = np.concatenate(([0], np.cumsum(counts * sends))), held.items[kept]
-    return Rows(indptr, items, held.values[kept] - gather(start, Ragged(indptr, items)))
-
-
-def select_senders(rows: Rows, sends: Bool) -> Rows:
-    """The rows of the clients that send, without the other clients."""
-    counts = np.diff(rows.indptr)
-    kept = np.repeat(sends, counts)
-    indptr = np.concatenate(([0], np.cumsum(counts[sends])))
-    if kept.all():  # the tables of a round are large: avoid a copy
-        return Rows(indptr, rows.items, rows.values)
-    return Rows(indptr, rows.items[kept], rows.values[kept])
+    sent = filter_entries(held, sends[owners(held.indptr)])
+    return sent._replace(values=sent.values - start[sent.items])
 
 
 @jit

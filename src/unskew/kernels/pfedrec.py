@@ -10,33 +10,28 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels._sampling import Samples
-from unskew.kernels.arithmetic import logistic_batch
+from unskew.kernels.arithmetic import Batch, batch_arrays
 from unskew.kernels.batches import (
     Clients,
-    Schedule,
-    batch_buffers,
     client_rows,
-    client_samples,
-    has_converged,
-    run_clients,
-    shuffle,
+    packed_loss,
+    sample_row,
+    shuffled_batches,
 )
 from unskew.kernels.vectors import inner
-from unskew.types import Cohort, Float32, Float64, Int32
+from unskew.types import Float32, Int32
 
 
 @jit
-def _logits(
-    order: Int32, row: Int32, q: Float32, w: Float32, bias: float, z: Float32, b: int
-) -> None:
-    """z_j = w.q_j + bias for the batch's samples."""
-    for j in range(b):
-        z[j] = inner(w, q[row[order[j]]], len(w)) + bias
+def _forward(packed: Int32, q: Float32, w: Float32, bias: float, batch: Batch) -> float:
+    """Summed loss of the packed samples, with logits w.q_j + bias."""
+    for j in range(len(packed)):
+        batch.z[j] = inner(w, q[sample_row(packed[j])], len(w)) + bias
+    return packed_loss(packed, batch)
 
 
 @jit
-def _train_kernel(
+def train_score_function(
     clients: Clients,
     W: Float32,
     biases: Float32,
@@ -44,65 +39,31 @@ def _train_kernel(
     lr_score: float,
     lr_rows: float,
 ) -> None:
+    """Train each client's score function and its touched ``rows`` in place."""
     D = W.shape[1]
-    batch = clients.batch
-    order, zb, yb, sb, bits = batch_buffers(clients)
-    gw = np.empty(D, np.float32)
-    step = np.empty(D, np.float32)
+    batch = batch_arrays(clients.schedule.batch)
+    gw, step = np.empty(D, np.float32), np.empty(D, np.float32)
     score_rate, row_rate = np.float32(lr_score), np.float32(lr_rows)
     for c in clients.block:
-        row, label, n, key = client_samples(clients, c)
-        first, n_rows = client_rows(clients, c)
-        w, q = W[c], rows[first : first + n_rows]
-        for i in range(n):
-            order[i] = i
-        counter, total = 0, 0.0
-        for epoch in range(clients.epochs):
-            counter = shuffle(order, n, key, counter)
-            for low in range(0, n, batch):
-                b = min(batch, n - low)
-                here = order[low:]
-                for j in range(b):
-                    yb[j] = label[here[j]]
-                # dL/dw = sum_j s_j q_j and dL/db = sum_j s_j, with the items before their step.
-                _logits(here, row, q, w, biases[c], zb, b)
-                logistic_batch(zb, yb, sb, bits, b)
-                gw[:] = np.float32(0.0)
-                gb = np.float32(0.0)
-                for j in range(b):
-                    gb += sb[j]
-                    qj = q[row[here[j]]]
-                    for k in range(D):
-                        gw[k] += sb[j] * qj[k]
+        w, q = W[c], client_rows(clients, c, rows)
+        for _, packed in shuffled_batches(clients, c):
+            # dL/dw = sum_j s_j q_j and dL/db = sum_j s_j, with the items before their step.
+            _forward(packed, q, w, biases[c], batch)
+            gw[:] = np.float32(0.0)
+            gb = np.float32(0.0)
+            for j in range(len(packed)):
+                gb += batch.s[j]
+                qj = q[sample_row(packed[j])]
                 for k in range(D):
-                    w[k] -= score_rate * gw[k]
-                biases[c] -= score_rate * gb
-                # dL/dq_j = s_j w, with the score function after its step.
-                _logits(here, row, q, w, biases[c], zb, b)
-                total += logistic_batch(zb, yb, sb, bits, b)
+                    gw[k] += batch.s[j] * qj[k]
+            for k in range(D):
+                w[k] -= score_rate * gw[k]
+            biases[c] -= score_rate * gb
+            # dL/dq_j = s_j w, with the score function after its step.
+            clients.losses[c] += _forward(packed, q, w, biases[c], batch)
+            for k in range(D):
+                step[k] = row_rate * w[k]
+            for j in range(len(packed)):
+                qj = q[sample_row(packed[j])]
                 for k in range(D):
-                    step[k] = row_rate * w[k]
-                for j in range(b):
-                    qj = q[row[here[j]]]
-                    for k in range(D):
-                        qj[k] -= sb[j] * step[k]
-            if has_converged(clients, c, epoch, total / (n * (epoch + 1))):
-                break
-
-
-def train_score_function(
-    cohort: Cohort,
-    samples: Samples,
-    schedule: Schedule,
-    purpose: int,
-    weight: Float32,
-    bias: Float32,
-    rows: Float32,
-    score_rate: float,
-    row_rate: float,
-) -> Float64:
-    """Train each client's score function and its touched ``rows`` in place; return mean losses."""
-    rates = (score_rate, row_rate)
-    return run_clients(
-        _train_kernel, cohort, samples, purpose, schedule, weight, bias, rows, *rates
-    )
+                    qj[k] -= batch.s[j] * step[k]

@@ -18,7 +18,9 @@ import numpy as np
 from unskew.jit import jit
 from unskew.kernels.arithmetic import sqrt32
 from unskew.kernels.parallel import for_each_block
-from unskew.types import Cohort, Float32, Int64, Ragged
+from unskew.kernels.tables import binary_matrix
+from unskew.ragged import owners
+from unskew.types import Cohort, Float32, Int32, Int64, Ragged
 
 
 class Walk(NamedTuple):
@@ -31,8 +33,9 @@ class Walk(NamedTuple):
 
 
 @jit
-def _step(own: Float32, paces: Float32, state: Float32, weights: Float32, f: Float32) -> None:
-    """Add one item: decay, add, and normalise each rate's part of ``f``; its last entry stays 1."""
+def _add_item(own: Float32, paces: Float32, state: Float32, weights: Float32, f: Float32) -> None:
+    """Decay the past, add one item, and normalise each rate's part of ``f``; its last entry stays
+    1."""
     d = len(own)
     for g in range(len(paces)):
         weights[g] = weights[g] * paces[g] + np.float32(1.0)
@@ -43,26 +46,14 @@ def _step(own: Float32, paces: Float32, state: Float32, weights: Float32, f: Flo
 
 
 @jit
-def _walk(
-    row: Int64,
-    T: Float32,
-    paces: Float32,
-    horizon: float,
-    weight: float,
-    state: Float32,
-    weights: Float32,
-    f: Float32,
-    z: Float32,
-    F: Float32,
-    M: Float32,
+def _read(
+    row: Int32, T: Float32, walk: Walk, weight: float, f: Float32, F: Float32, M: Float32
 ) -> None:
-    """One reading: add to each item's sum F the features before it, decayed by ``horizon``, and to
+    """One reading: add to each item's sum F the features before it, decayed by the horizon, and to
     M their outer products (upper triangle). ``f`` ends as the last feature vector."""
-    K = len(f)
-    fade, w = np.float32(horizon), np.float32(weight)
-    state[:] = 0.0
-    weights[:] = 0.0
-    z[:] = 0.0
+    K, fade, w = len(f), np.float32(walk.horizon), np.float32(weight)
+    state = np.zeros((len(walk.paces), T.shape[1]), np.float32)
+    weights, z = np.zeros(len(walk.paces), np.float32), np.zeros(K, np.float32)
     f[K - 1] = 1.0
     for t in range(len(row)):
         if t > 0 and weight != 0.0:
@@ -74,41 +65,32 @@ def _walk(
                 line = M[i]
                 for j in range(i, K):
                     line[j] += mine * f[j]
-        _step(T[row[t]], paces, state, weights, f)
+        _add_item(T[row[t]], walk.paces, state, weights, f)
 
 
 @jit
 def _kernel(
     block: Int64,
-    indptr: Int64,
-    row: Int64,
+    history: Ragged,
     first: Int64,
     T: Float32,
-    paces: Float32,
-    horizon: float,
-    forward: float,
-    backward: float,
+    walk: Walk,
+    fit: bool,
     features: Float32,
     F: Float32,
     dense: Float32,
 ) -> None:
-    K, d = features.shape[1], T.shape[1]
-    state = np.empty((len(paces), d), np.float32)
-    weights = np.empty(len(paces), np.float32)
-    f = np.empty(K, np.float32)
-    z = np.empty(K, np.float32)
+    K = features.shape[1]
     M = np.empty((K, K), np.float32)
-    scratch = (state, weights, f, z)
     for c in block:
         own, sums = T[first[c] : first[c + 1]], F[first[c] : first[c + 1]]
-        mine = row[indptr[c] : indptr[c + 1]]
-        share = 1.0 / np.sqrt(max(len(own), 1))
+        mine = history.items[history.indptr[c] : history.indptr[c + 1]]
+        share = 1.0 / np.sqrt(max(len(own), 1)) if fit else 0.0
         M[:] = 0.0
-        if backward != 0.0:
-            _walk(mine[::-1].copy(), own, paces, horizon, share * backward, *scratch, sums, M)
-        _walk(mine, own, paces, horizon, share * forward, *scratch, sums, M)
-        features[c] = f
-        if forward != 0.0:
+        if fit and walk.backward != 0.0:
+            _read(mine[::-1].copy(), own, walk, share * walk.backward, features[c], sums, M)
+        _read(mine, own, walk, share, features[c], sums, M)
+        if fit:
             at = 0
             for i in range(K):
                 dense[c, at : at + K - i] = M[i, i:]
@@ -116,42 +98,31 @@ def _kernel(
 
 
 def read_histories(
-    positions: Ragged, own: Ragged, T: Float32, walk: Walk, fit: bool
+    history: Ragged, own: Ragged, T: Float32, walk: Walk, fit: bool
 ) -> tuple[Float32, Float32, Float32]:
     """For each client, its last feature vector f and, if ``fit``, two sums over its history: the
     features before each of its own items, and f f^T (upper triangle, flat). Both are divided by the
     square root of the client's number of items.
 
-    ``positions.items`` is the index, among the client's own rows, of each entry of its history;
+    ``history.items`` is the index, among the client's own rows, of each entry of its history;
     ``T`` has those rows, client after client.
     """
     n, K = len(own.indptr) - 1, len(walk.paces) * T.shape[1] + 1
-    features = np.empty((n, K), np.float32)
+    features = np.zeros((n, K), np.float32)
     F = np.zeros((len(T) if fit else 0, K), np.float32)
     dense = np.zeros((n, K * (K + 1) // 2 if fit else 0), np.float32)
     sums = F if fit else np.zeros((len(T), 0), np.float32)
-    arrays = (positions.indptr, positions.items.astype(np.int64), own.indptr, T, walk.paces)
-    weights = (walk.horizon, 1.0, walk.backward) if fit else (walk.horizon, 0.0, 0.0)
-    for_each_block(positions.counts(), _kernel, *arrays, *weights, features, sums, dense)
+    arrays = (history, own.indptr, T, walk, fit, features, sums, dense)
+    for_each_block(history.counts(), _kernel, *arrays)
     return features, F, dense
-
-
-@jit
-def _mean_rows(block: Int64, indptr: Int64, T: Float32, out: Float32) -> None:
-    for c in block:
-        for j in range(indptr[c], indptr[c + 1]):
-            for k in range(T.shape[1]):
-                out[c, k] += T[j, k]
-        share = np.float32(1.0 / np.sqrt(max(indptr[c + 1] - indptr[c], 1)))
-        for k in range(T.shape[1]):
-            out[c, k] *= share
 
 
 def sum_rows(own: Ragged, T: Float32) -> Float32:
     """Sum of each client's own rows, divided by the square root of their number."""
-    out = np.zeros((len(own.indptr) - 1, T.shape[1]), np.float32)
-    for_each_block(own.counts(), _mean_rows, own.indptr, T, out)
-    return out
+    rows = Ragged(own.indptr, np.arange(len(T), dtype=np.int32))
+    share = (1 / np.sqrt(own.counts().clip(1))).astype(np.float32)
+    sums: Float32 = (binary_matrix(rows, len(T)) @ T) * share[:, None]
+    return sums
 
 
 def spread_vectors(own: Ragged, p: Float32) -> Float32:
@@ -166,8 +137,7 @@ def history_rows(cohort: Cohort, own: Ragged) -> Ragged:
     """Index, among a client's own rows, of each entry of its history."""
 
     def keys(lists: Ragged) -> Int64:
-        client = np.repeat(np.arange(len(cohort.users)), lists.counts())
-        return client * cohort.n_items + lists.items
+        return owners(lists.indptr) * cohort.n_items + lists.items
 
     row = np.searchsorted(keys(own), keys(cohort.positives))
     row -= np.repeat(own.indptr[:-1], cohort.positives.counts())

@@ -185,9 +185,9 @@ move_rows: Callable[..., None] = cast(Any, _move_rows)
 class _RowWalk:
     """Vector code that reads the rows of packed samples from a row-major table."""
 
-    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, n: int) -> None:
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
         self.builder = builder
-        arrays = [make_array(signature.args[i])(context, builder, args[i]) for i in range(n)]
+        arrays = [make_array(signature.args[i])(context, builder, args[i]) for i in range(4)]
         self.data = [array.data for array in arrays]
         self.dims = unpack_tuple(builder, arrays[0].shape, 2)[1]
         self.index = self.dims.type
@@ -202,12 +202,11 @@ class _RowWalk:
     def load(self, data: Any, offset: Any, kind: Any) -> Any:
         return self.builder.load(self.pointer(data, offset, kind), align=4)
 
-    def start(self, packed: Any, j: Any, first: Any) -> Any:
+    def start(self, packed: Any, j: Any) -> Any:
         """Offset of sample j's row, whose number is the packed value without the label."""
         number = self.load(packed, j, ir.IntType(32))
         row = self.builder.lshr(number, ir.Constant(ir.IntType(32), 1))
-        place = self.builder.add(first, self.builder.zext(row, self.index))
-        return self.builder.mul(place, self.dims)
+        return self.builder.mul(self.builder.zext(row, self.index), self.dims)
 
     def strips(self, visit: Callable[[Any, Any, int], None]) -> None:
         """Call ``visit`` with the offset, type and number of the parts of a row that are processed
@@ -255,19 +254,19 @@ class _RowWalk:
 
 @intrinsic
 def _score_samples(
-    typing_context: object, rows: Any, first: Any, packed: Any, p: Any, z: Any, b: Any
+    typing_context: object, rows: Any, packed: Any, p: Any, z: Any, b: Any
 ) -> object:
-    """z_j += p . rows[first + row of sample j] for the first ``b`` packed samples."""
+    """z_j += p . rows[row of sample j] for the first ``b`` packed samples."""
     del typing_context
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        walk = _RowWalk(context, builder, _drop_type(signature, 1), _drop_value(args, 1), 4)
+        walk = _RowWalk(context, builder, signature, args)
         rows, packed, p, z = walk.data
 
         def visit(k: Any, kind: Any, count: int) -> None:
             against = walk.parts(p, k, kind, count)
-            with for_range(builder, args[5]) as sample:
-                start = builder.add(walk.start(packed, sample.index, args[1]), k)
+            with for_range(builder, args[4]) as sample:
+                start = builder.add(walk.start(packed, sample.index), k)
                 row = walk.parts(rows, start, kind, count)
                 total = builder.fmul(row[0], against[0])
                 for x, y in zip(row[1:], against[1:], strict=True):
@@ -278,21 +277,21 @@ def _score_samples(
         walk.strips(visit)
         return context.get_dummy_value()
 
-    return numba.void(rows, numba.int64, packed, p, z, numba.int64), codegen
+    return numba.void(rows, packed, p, z, numba.int64), codegen
 
 
 @intrinsic
 def _sum_samples(
-    typing_context: object, rows: Any, first: Any, packed: Any, s: Any, out: Any, b: Any
+    typing_context: object, rows: Any, packed: Any, s: Any, out: Any, b: Any
 ) -> object:
-    """out = sum_j s_j rows[first + row of sample j] over the first ``b`` packed samples, the even
+    """out = sum_j s_j rows[row of sample j] over the first ``b`` packed samples, the even
     and the odd ones in chains of their own."""
     del typing_context
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        walk = _RowWalk(context, builder, _drop_type(signature, 1), _drop_value(args, 1), 4)
+        walk = _RowWalk(context, builder, signature, args)
         rows, packed, s, out = walk.data
-        b, two = args[5], walk.constant(2)
+        b, two = args[4], walk.constant(2)
 
         def visit(k: Any, kind: Any, count: int) -> None:
             zero = ir.Constant(kind, [0.0] * LANES if kind is walk.vector else 0.0)
@@ -301,7 +300,7 @@ def _sum_samples(
                 builder.store(zero, total)
 
             def add(j: Any, chain: list[Any]) -> None:
-                start = builder.add(walk.start(packed, j, args[1]), k)
+                start = builder.add(walk.start(packed, j), k)
                 share = walk.broadcast(walk.load(s, j, ir.FloatType()), kind)
                 for part, total in zip(walk.parts(rows, start, kind, count), chain, strict=True):
                     builder.store(walk.product_sum(share, part, builder.load(total)), total)
@@ -320,16 +319,7 @@ def _sum_samples(
         walk.strips(visit)
         return context.get_dummy_value()
 
-    return numba.void(rows, numba.int64, packed, s, out, numba.int64), codegen
-
-
-def _drop_type(signature: Any, position: int) -> Any:
-    kept = [kind for i, kind in enumerate(signature.args) if i != position]
-    return signature.replace(args=tuple(kept))
-
-
-def _drop_value(args: Any, position: int) -> list[Any]:
-    return [value for i, value in enumerate(args) if i != position]
+    return numba.void(rows, packed, s, out, numba.int64), codegen
 
 
 score_samples: Callable[..., None] = cast(Any, _score_samples)

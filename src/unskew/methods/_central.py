@@ -1,19 +1,19 @@
-"""Shared by the central baselines: settings, initial tables, and the vectors of new users."""
+"""Shared by the central baselines: settings, initial tables, new users, and what linear models and
+models trained by gradient steps have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.kernels import Samples, draw_samples
+from unskew.kernels import draw_samples
 from unskew.kernels.central import Table, adam
 from unskew.ragged import distinct
 from unskew.rng import Purpose, generator
 from unskew.settings import Settings, setting
-from unskew.types import Cohort, Float32, Rows
+from unskew.types import CentralMethod, Cohort, Float32, Ragged, Rows, Samples
 
 _FOLD_IN_STEPS, _FOLD_IN_RATE = 100, 0.05
 """Number of Adam steps for a new user's vector, each on fresh negatives, and the initial learning
@@ -60,13 +60,31 @@ class OwnItems(NamedTuple):
     X: Rows
 
 
-def no_items(n_users: int) -> OwnItems:
-    return OwnItems(Rows.empty(n_users, 1))
+class LinearMethod(CentralMethod):
+    """A baseline that only counts, in one pass over each user's distinct items."""
 
+    config = LinearConfig()
 
-def own_items(cohort: Cohort) -> OwnItems:
-    seen = distinct(cohort.positives, cohort.n_items)
-    return OwnItems(Rows(*seen, np.ones((len(seen.items), 1), np.float32)))
+    def empty(self, n_items: int) -> Any:
+        """The server's state before training."""
+        raise NotImplementedError
+
+    def fit(self, seen: Ragged, n_items: int) -> tuple[Any, float]:
+        """The server's state and the mean loss, from the distinct items of each user."""
+        raise NotImplementedError
+
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Any, OwnItems]:
+        return self.empty(n_items), OwnItems(Rows.empty(n_users, 1))
+
+    def epoch(
+        self, server: Any, private: OwnItems, everyone: Cohort
+    ) -> tuple[Any, OwnItems, float]:
+        fitted, loss = self.fit(distinct(everyone.positives, everyone.n_items), everyone.n_items)
+        return fitted, self.fold_in(fitted, private, everyone), loss
+
+    def fold_in(self, download: Any, private: OwnItems, cohort: Cohort) -> OwnItems:
+        seen = distinct(cohort.positives, cohort.n_items)
+        return OwnItems(Rows(*seen, np.ones((len(seen.items), 1), np.float32)))
 
 
 def initial_tables(
@@ -81,15 +99,29 @@ def initial_tables(
     return draw(n_users, Purpose.INIT_USER), draw(n_items, Purpose.INIT_ITEMS)
 
 
-def fold_in_vectors(
-    config: EmbeddingConfig, cohort: Cohort, gradient: Callable[[Samples, Float32], Float32]
-) -> Float32:
-    """Vectors of new users, trained from zero on their own samples with the model frozen."""
-    p = np.zeros((len(cohort.users), config.dim), np.float32)
-    m, v = np.zeros_like(p), np.zeros_like(p)
-    for step in range(1, _FOLD_IN_STEPS + 1):
-        samples = draw_samples(cohort.at_round(step), config.negatives)
-        g = gradient(samples, p) + np.float32(config.decay) * p
-        rate = _FOLD_IN_RATE * (1 - (step - 1) / _FOLD_IN_STEPS)
-        adam(p, m, v, g, rate, step)
-    return p
+class Users(NamedTuple):
+    """The users' vectors with Adam's moments."""
+
+    p: Float32
+    mp: Float32
+    vp: Float32
+
+
+class GradientMethod(CentralMethod):
+    """A baseline whose users have a vector trained by gradient steps."""
+
+    config = BatchConfig()
+
+    def user_gradient(self, download: Any, samples: Samples, p: Float32) -> Float32:
+        """dL/dp of each user for the mean loss over its own samples, with the model frozen."""
+        raise NotImplementedError
+
+    def fold_in(self, download: Any, private: Users, cohort: Cohort) -> Users:
+        """Vectors of new users, trained from zero on their own samples with the model frozen."""
+        users = Table.fresh(np.zeros((len(cohort.users), self.config.dim), np.float32))
+        for step in range(1, _FOLD_IN_STEPS + 1):
+            samples = draw_samples(cohort.at_round(step), self.config.negatives)
+            g = self.user_gradient(download, samples, users.x)
+            g += np.float32(self.config.decay) * users.x
+            adam(users, g, _FOLD_IN_RATE * (1 - (step - 1) / _FOLD_IN_STEPS), step)
+        return private._replace(p=users.x)

@@ -3,25 +3,25 @@ of a client, the server's average, and training for new users."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unskew.kernels import (
-    Samples,
     Schedule,
-    difference,
+    Training,
     draw_samples,
-    gather,
     merge,
+    no_pull,
     overlay,
+    score_items,
     train_joint,
 )
 from unskew.rng import Purpose, generator
 from unskew.settings import Settings, setting
-from unskew.types import Cohort, Float32, Float64, Rows, Upload
+from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
 FOLD_IN_PASSES = 20
 """Number of passes in which a new user trains, each on fresh negatives."""
@@ -53,6 +53,10 @@ class TrainingConfig(Settings):
     @property
     def schedule(self) -> Schedule:
         return Schedule(self.local_epochs, self.batch, self.tolerance)
+
+    def training(self, cohort: Cohort, purpose: Purpose = Purpose.SHUFFLE_LOCAL) -> Training:
+        """A step of local training on the samples of the cohort's round."""
+        return Training(cohort, draw_samples(cohort, self.negatives), self.schedule, purpose)
 
     def trains_alone(self, round: int) -> bool:
         """True if clients of this round start from their own items, not from the server's."""
@@ -106,52 +110,74 @@ def fedavg(value: Float32, change: Float64, weight: float) -> Float32:
     return value if weight == 0 else (value + change / weight).astype(np.float32)
 
 
-def starting_rows(
-    config: TrainingConfig, Q: Float32, held: Rows, samples: Samples, cohort: Cohort
-) -> Float32:
-    """Touched item rows at the start of a client's round: the server's, or the client's own while
-    the server does not aggregate yet."""
-    rows = gather(Q, samples.touched)
-    return overlay(rows, samples.touched, held) if config.trains_alone(cohort.round) else rows
+class ItemTraining:
+    """Step 1 of clients that train item rows: the rows they start from, what they keep of them, and
+    the upload. ``Q`` is the server's table, ``held`` the rows the clients have."""
+
+    def __init__(self, config: TrainingConfig, Q: Float32, held: Rows, cohort: Cohort) -> None:
+        self._config, self._Q, self._held = config, Q, held
+        self._training = config.training(cohort)
+        self._alone = config.trains_alone(cohort.round)
+        touched = self._training.samples.touched
+        self.rows: Float32 = Q[touched.items]
+        """Touched item rows: the server's, or the client's own while the server does not aggregate
+        yet."""
+        if self._alone:
+            overlay(self.rows, touched, held)
+
+    def run(self, kernel: Callable[..., Any], *arrays_and_rates: object) -> Float64:
+        """Run a kernel on the cohort and return the clients' mean losses."""
+        return self._training.run(kernel, *arrays_and_rates)
+
+    def finish(self) -> tuple[Rows, Upload]:
+        """The trained item rows that a client keeps, and its upload: their difference from the
+        server's rows."""
+        cohort, samples = self._training.cohort, self._training.samples
+        trained, n = Rows(*samples.touched, self.rows), len(cohort.users)
+        if self._alone:
+            trained = merge(self._held, trained)
+        no_dense = np.zeros((n, 0), np.float32)
+        if self._config.sends_nothing(cohort.round):
+            return trained, Upload(Rows.empty(n, self._config.dim), no_dense, np.zeros(n))
+        change = trained._replace(values=trained.values - self._Q[trained.items])
+        return trained, Upload(change, no_dense, samples.counts().astype(np.float64))
 
 
-def current_rows(Q: Float32, held: Rows, samples: Samples) -> Float32:
+def current_rows(Q: Float32, held: Rows, training: Training) -> Float32:
     """Touched item rows on the device after Step 1."""
-    if np.array_equal(held.items, samples.touched.items):
+    touched = training.samples.touched
+    if np.array_equal(held.items, touched.items):
         return held.values
-    return overlay(gather(Q, samples.touched), samples.touched, held)
-
-
-def trained_items(
-    config: TrainingConfig, Q: Float32, held: Rows, samples: Samples, rows: Float32, cohort: Cohort
-) -> tuple[Rows, Upload]:
-    """The trained item rows that a client keeps, and its upload: their difference from the
-    server's rows."""
-    trained = Rows(*samples.touched, rows)
-    if config.trains_alone(cohort.round):
-        trained = merge(held, trained)
-    n = len(cohort.users)
-    no_dense = np.zeros((n, 0), np.float32)
-    if config.sends_nothing(cohort.round):
-        return trained, Upload(Rows.empty(n, config.dim), no_dense, np.zeros(n))
-    weight = samples.counts().astype(np.float64)
-    return trained, Upload(difference(trained, Q), no_dense, weight)
+    return overlay(Q[touched.items], touched, held)
 
 
 def fold_in_passes(
     config: TrainingConfig, Q: Float32, cohort: Cohort
-) -> Iterator[tuple[Cohort, Samples, Float32]]:
-    """For each pass of a new user's training: the cohort, its samples, and the global item rows."""
+) -> Iterator[tuple[Training, Float32]]:
+    """For each pass of a new user's training: the step, and the global item rows it touches."""
     for number in range(1, FOLD_IN_PASSES + 1):
-        alone = cohort.at_round(number)
-        samples = draw_samples(alone, config.negatives)
-        yield alone, samples, gather(Q, samples.touched)
+        step = config.training(cohort.at_round(number), Purpose.SHUFFLE_PERSONAL)
+        yield step, Q[step.samples.touched.items]
 
 
-def fold_in(config: TrainingConfig, Q: Float32, p: Float32, cohort: Cohort) -> Float32:
-    """Vectors of new users, trained on their own items with the global items frozen."""
-    p, rates = p.copy(), (config.learning_rate, 0.0)
-    for alone, samples, rows in fold_in_passes(config, Q, cohort):
-        shuffle = Purpose.SHUFFLE_PERSONAL
-        train_joint(alone, samples, config.schedule, shuffle, p, rows, *rates)
-    return p
+class VectorMethod(Method):
+    """Defaults of methods whose clients have a vector p and item rows of their own: scores p.q, and
+    new users whose vector is trained with the global items frozen."""
+
+    config: TrainingConfig
+
+    def score(self, download: Any, private: Any) -> Float32:
+        return score_items(private.p, download.Q, private.Q)
+
+    def fold_in(self, download: Any, private: Any, cohort: Cohort) -> Any:
+        p, c = private.p.copy(), self.config
+        for step, rows in fold_in_passes(c, download.Q, cohort):
+            step.run(train_joint, p, rows, c.learning_rate, 0.0, *no_pull(p))
+        return private._replace(p=p)
+
+
+class AveragedItems(VectorMethod):
+    """A :class:`VectorMethod` whose server averages the item rows."""
+
+    def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
+        return ItemServer(fedavg(server.Q, total.rows, total.weight))

@@ -15,17 +15,16 @@ differently with another number of its own threads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import lapack
 
 from unskew.kernels.item_models import gram, linear_scores, weights_of_inverse
-from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
-from unskew.ragged import distinct
+from unskew.methods._central import LinearConfig, LinearMethod, OwnItems
 from unskew.settings import setting
-from unskew.types import CentralMethod, Cohort, Float32, UnskewError
+from unskew.types import Float32, Ragged, UnskewError
 
 
 class Server(NamedTuple):
@@ -40,36 +39,27 @@ class Config(LinearConfig):
     """Weight lambda of the L2 penalty."""
 
 
-@dataclass(frozen=True)
-class EASE(CentralMethod):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+class EASE(LinearMethod):
+    config = Config()
     name = "ease"
-    aggregation = "central"
     summary = "linear item-item model in closed form, in one place"
     citation = "Steck, WWW 2019"
 
-    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, OwnItems]:
-        return Server(np.zeros((n_items, n_items), np.float32)), no_items(n_users)
+    def empty(self, n_items: int) -> Server:
+        return Server(np.zeros((n_items, n_items), np.float32))
 
-    def epoch(
-        self, server: Server, private: OwnItems, everyone: Cohort
-    ) -> tuple[Server, OwnItems, float]:
-        B = gram(distinct(everyone.positives, everyone.n_items), everyone.n_items)
+    def fit(self, seen: Ragged, n_items: int) -> tuple[Server, float]:
+        B = gram(seen, n_items)
         B[np.diag_indices(len(B))] += np.float32(self.config.ridge)
         _invert_in_place(B)
         # At the minimum |X - X B|^2 + lambda |B|^2 = sum_j (1 / P_jj - lambda); per user.
         excess = 1 / np.diag(B).astype(np.float64) - self.config.ridge
-        loss = float(excess.sum()) / len(everyone.users)
+        loss = float(excess.sum()) / len(seen.counts())
         weights_of_inverse(B)
-        return Server(B), own_items(everyone), loss
+        return Server(B), loss
 
     def score(self, download: Server, private: OwnItems) -> Float32:
         return linear_scores(private.X, download.B)
-
-    def fold_in(self, download: Server, private: OwnItems, cohort: Cohort) -> OwnItems:
-        return own_items(cohort)
 
 
 def _invert_in_place(G: Float32) -> None:

@@ -10,14 +10,14 @@ and is kept for scoring only. The user vector is never calibrated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from unskew.kernels import draw_samples, replace_scores, score_table, train_rows
-from unskew.methods import _training, fedmf
-from unskew.methods._training import ItemServer, TrainingConfig
+from unskew.kernels import draw_samples, replace_scores, train_rows
+from unskew.methods._training import ItemServer, TrainingConfig, current_rows
+from unskew.methods.fedmf import FedMF
 from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Rows, Upload
 
 
 class Private(NamedTuple):
@@ -36,23 +36,14 @@ class Config(TrainingConfig):
     0.01, W barely changes the scores."""
 
 
-@dataclass(frozen=True)
-class FedMFAF(Method):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+class FedMFAF(FedMF):
+    config = Config()
     name = "fedmf-af"
-    aggregation = "sum"
     summary = "FedMF with items fine-tuned by a full matrix (ablation AF)"
     citation = "Chen et al., 2025, ablation"
 
-    @property
-    def _backbone(self) -> fedmf.FedMF:
-        shared = {name: getattr(self.config, name) for name in TrainingConfig.__dataclass_fields__}
-        return fedmf.FedMF(TrainingConfig(**shared))
-
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[ItemServer, Private]:
-        server, private = self._backbone.init(n_users, n_items, seed)
+        server, private = super().init(n_users, n_items, seed)
         return server, Private(private.p, private.Q, private.Q)
 
     def draw(self, cohort: Cohort) -> Cohort:
@@ -61,26 +52,16 @@ class FedMFAF(Method):
     def local(
         self, download: ItemServer, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
-        backbone = fedmf.Private(private.p, private.Q)
-        trained, upload, losses = self._backbone.local(download, backbone, cohort)
-        return Private(trained.p, trained.Q, trained.Q), upload, losses
+        trained, upload, losses = super().local(download, private, cohort)
+        return trained._replace(tuned=trained.Q), upload, losses
 
     def personalize(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
-        c = self.config
-        samples = draw_samples(cohort, c.negatives)
-        rows = _training.current_rows(download.Q, private.Q, samples).copy()
-        shuffle = Purpose.SHUFFLE_PERSONAL
-        train_rows(cohort, samples, c.schedule, shuffle, private.p, rows, c.buffer_rate)
-        return private._replace(tuned=Rows(*samples.touched, rows))
-
-    def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
-        return self._backbone.aggregate(server, total)
+        step = self.config.training(cohort, Purpose.SHUFFLE_PERSONAL)
+        rows = current_rows(download.Q, private.Q, step).copy()
+        step.run(train_rows, private.p, rows, self.config.buffer_rate)
+        return private._replace(tuned=Rows(*step.samples.touched, rows))
 
     def score(self, download: ItemServer, private: Private) -> Float32:
-        scores = score_table(private.p, download.Q)
-        replace_scores(scores, private.p, private.Q)
+        scores = super().score(download, private)
         replace_scores(scores, private.p, private.tuned)
         return scores
-
-    def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
-        return private._replace(p=_training.fold_in(self.config, download.Q, private.p, cohort))

@@ -16,17 +16,14 @@ p_u stays on the device, and so does the client's own network, with which it is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels import draw_samples
-from unskew.kernels.fedncf import train_mlp
-from unskew.kernels.perceptron import mlp_layers, score_mlp
+from unskew.kernels.perceptron import mlp_layers, score_mlp, train_mlp
 from unskew.methods import _training
-from unskew.methods._training import TrainingConfig
-from unskew.rng import Purpose
+from unskew.methods._training import ItemTraining, TrainingConfig
 from unskew.settings import setting
 from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
@@ -59,13 +56,9 @@ def initial_mlp(dim: int, seed: int) -> Float32:
     return _training.initial_layers(mlp_layers(dim), seed)
 
 
-@dataclass(frozen=True)
 class FedNCF(Method):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+    config = Config()
     name = "fedncf"
-    aggregation = "sum"
     summary = "MLP on both embeddings, items and MLP averaged by the server"
     citation = "Perifanis & Efraimidis, Knowledge-Based Systems 2022"
 
@@ -79,15 +72,13 @@ class FedNCF(Method):
     def local(
         self, download: Server, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
-        c = self.config
-        samples = draw_samples(cohort, c.negatives)
-        rows = _training.starting_rows(c, download.Q, private.Q, samples, cohort)
+        c, rate = self.config, self.config.learning_rate
         p, mlp = private.p.copy(), private.mlp.copy()
         if not c.trains_alone(cohort.round):
             mlp[:] = download.mlp
-        rates = (c.learning_rate, c.learning_rate, c.learning_rate)
-        losses = train_mlp(cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL, p, rows, mlp, *rates)
-        held, upload = _training.trained_items(c, download.Q, private.Q, samples, rows, cohort)
+        step = ItemTraining(c, download.Q, private.Q, cohort)
+        losses = step.run(train_mlp, p, step.rows, mlp, rate, rate, rate)
+        held, upload = step.finish()
         if not c.sends_nothing(cohort.round):
             upload = upload._replace(dense=mlp - download.mlp)
         return Private(p, mlp, held), upload, losses
@@ -105,10 +96,8 @@ class FedNCF(Method):
         return self.score(download, private._replace(mlp=download.mlp + dense))
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        c = self.config
         p = private.p.copy()
         mlp = np.tile(download.mlp, (len(p), 1))
-        for alone, samples, rows in _training.fold_in_passes(c, download.Q, cohort):
-            shuffle, rates = Purpose.SHUFFLE_PERSONAL, (c.learning_rate, 0.0, 0.0)
-            train_mlp(alone, samples, c.schedule, shuffle, p, rows, mlp, *rates)
+        for step, rows in _training.fold_in_passes(self.config, download.Q, cohort):
+            step.run(train_mlp, p, rows, mlp, self.config.learning_rate, 0.0, 0.0)
         return private._replace(p=p, mlp=mlp)

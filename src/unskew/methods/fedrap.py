@@ -23,12 +23,11 @@ leaves the term out). So lambda is far smaller here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from unskew.kernels import draw_samples
 from unskew.kernels.fedrap import AdditiveRates, ScaledTable, train_additive
 from unskew.methods import _training
 from unskew.rng import Purpose, generator
@@ -96,13 +95,9 @@ class Config(_training.TrainingConfig):
         )
 
 
-@dataclass(frozen=True)
 class FedRAP(Method):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+    config = Config()
     name = "fedrap"
-    aggregation = "sum"
     summary = "a shared item table plus a private one on every device"
     citation = "Li, Long & Zhou, ICLR 2024"
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
@@ -133,16 +128,15 @@ class FedRAP(Method):
         self, download: Server, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
         c, n = self.config, len(cohort.users)
-        samples = draw_samples(cohort, c.negatives)
-        touched = samples.touched
+        step, factors = c.training(cohort), np.ones(n)
+        touched = step.samples.touched
         C, D = _tables(download, private)
         if not c.trains_alone(cohort.round):
             D = ScaledTable.untouched(download.Q, n)
         C_rows, D_rows = C.rows(touched), D.rows(touched)
         weight, bias = private.weight.copy(), private.bias.copy()
-        losses, factors = train_additive(
-            cohort, samples, c.schedule, c.rates(cohort.round), weight, bias, C_rows, D_rows
-        )
+        arrays = (weight, bias, C_rows, D_rows, factors)
+        losses = step.run(train_additive, c.rates(cohort.round), *arrays)
         if not all(np.isfinite(values).all() for values in (losses, C_rows, D_rows)):
             raise UnskewError(
                 f"fedrap diverged in round {cohort.round}: lower learning_rate = "

@@ -25,12 +25,12 @@ A device sends a row for each item it has and one dense block; its f and its his
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from unskew.kernels import gather, score_table
+from unskew.kernels import score_table
 from unskew.kernels.refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
 from unskew.ragged import distinct, owners
 from unskew.rng import Purpose, generator
@@ -89,13 +89,9 @@ class Config(Settings):
         return {"choose": (1.0, 0.3, 0.0), "forward": (0.0,), "both": (1.0,)}[self.order]
 
 
-@dataclass(frozen=True)
 class FedRefit(Method):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+    config = Config()
     name = "fedrefit"
-    aggregation = "sum"
     summary = "vectors solved for exactly on the device, items from sums alone"
     citation = "Unskew, 2026"
 
@@ -173,7 +169,8 @@ class FedRefit(Method):
 
     def _own_items(self, download: Server, own: Ragged) -> Float32:
         damped = download.users ** np.float32(-self.config.item_power)
-        return gather(download.U, own) * damped[own.items][:, None]
+        owned: Float32 = download.U[own.items] * damped[own.items][:, None]
+        return owned
 
     def _walk(self, backward: float) -> Walk:
         c = self.config

@@ -18,27 +18,25 @@ an upload is f and what the touched rows have beyond that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from unskew.kernels import draw_samples, gather
-from unskew.kernels.fedncf import train_mlp
-from unskew.kernels.gpfedrec import train_anchored, whole_tables
-from unskew.kernels.gpfedrec_server import (
+from unskew.kernels.gpfedrec import (
     Packed,
     RoundTables,
     empty_packed,
     neighbour_graph,
     pass_messages,
+    train_anchored,
     unpack,
     unpack_rows,
+    whole_tables,
 )
-from unskew.kernels.perceptron import score_mlp
+from unskew.kernels.perceptron import score_mlp, train_mlp
 from unskew.methods import _training
 from unskew.methods.fedncf import initial_mlp
-from unskew.rng import Purpose
 from unskew.settings import setting
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Method, Rows, Upload, Uploads
 
@@ -79,11 +77,8 @@ class Config(_training.SGDConfig):
     """The round from which the server aggregates: always the first."""
 
 
-@dataclass(frozen=True)
 class GPFedRec(Method):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+    config = Config()
     name = "gpfedrec"
     aggregation = "individual"
     summary = "private network, items pulled to those of neighbours in a user graph"
@@ -117,16 +112,16 @@ class GPFedRec(Method):
         eta, boost = c.learning_rate, c.learning_rate * c.rate_factor
         item_rate = boost * cohort.n_items - eta
         keep = 1 - 2 * item_rate * c.reg / download.Q.size
-        samples = draw_samples(cohort, c.negatives)
-        g = gather(download.Q, samples.touched)
-        r = g + unpack_rows(_packed(download), private.user, samples.touched, c.dim)
+        step = c.training(cohort)
+        touched = step.samples.touched
+        g = download.Q[touched.items]
+        r = g + unpack_rows(_packed(download), private.user, touched, c.dim)
         rows, p, mlp = g.copy(), private.p.copy(), private.mlp.copy()
-        rates = (boost / c.participation - eta, item_rate, eta)
-        how = (cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL)
-        losses, steps = train_anchored(*how, p, rows, r, mlp, *rates, keep)
+        steps, user_rate = np.zeros(len(p), np.int64), boost / c.participation - eta
+        losses = step.run(train_anchored, p, rows, r, mlp, steps, user_rate, item_rate, eta, keep)
         factor = (keep**steps).astype(np.float32)
-        beyond = rows - r - np.repeat(factor, samples.touched.counts())[:, None] * (g - r)
-        held = Rows(*samples.touched, beyond)
+        beyond = rows - r - np.repeat(factor, touched.counts())[:, None] * (g - r)
+        held = Rows(*touched, beyond)
         upload = Upload(held, factor[:, None].copy(), np.ones(len(p)))
         return Private(private.user, p, mlp, factor, held), upload, losses
 
@@ -145,11 +140,9 @@ class GPFedRec(Method):
         return score_mlp(download.Q, private.p, private.mlp, whole)
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        c = self.config
-        p, mlp = private.p.copy(), private.mlp.copy()
-        for alone, samples, rows in _training.fold_in_passes(c, download.Q, cohort):
-            how = (alone, samples, c.schedule, Purpose.SHUFFLE_PERSONAL)
-            train_mlp(*how, p, rows, mlp, c.learning_rate, 0.0, c.learning_rate)
+        p, mlp, rate = private.p.copy(), private.mlp.copy(), self.config.learning_rate
+        for step, rows in _training.fold_in_passes(self.config, download.Q, cohort):
+            step.run(train_mlp, p, rows, mlp, rate, 0.0, rate)
         return private._replace(p=p, mlp=mlp, factor=np.ones_like(private.factor))
 
 

@@ -10,16 +10,15 @@ with n_i the users of item i, n_ij those of both, and N_k(j) the k items most si
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from unskew.kernels.item_models import nearest_items, neighbour_scores
-from unskew.methods._central import LinearConfig, OwnItems, no_items, own_items
-from unskew.ragged import distinct
+from unskew.methods._central import LinearConfig, LinearMethod, OwnItems
 from unskew.settings import setting
-from unskew.types import CentralMethod, Cohort, Float32, Int32
+from unskew.types import Float32, Int32, Ragged
 
 
 class Server(NamedTuple):
@@ -38,30 +37,19 @@ class Config(LinearConfig):
     """Added to the denominator, so that similarity seen in few users counts less."""
 
 
-@dataclass(frozen=True)
-class ItemKNN(CentralMethod):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+class ItemKNN(LinearMethod):
+    config = Config()
     name = "item-knn"
-    aggregation = "central"
     summary = "cosine item neighbours of all interactions in one place"
     citation = "Sarwar et al., WWW 2001"
 
-    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, OwnItems]:
+    def empty(self, n_items: int) -> Server:
         shape = (n_items, min(self.config.neighbours, n_items))
-        return Server(np.zeros(shape, np.int32), np.zeros(shape, np.float32)), no_items(n_users)
+        return Server(np.zeros(shape, np.int32), np.zeros(shape, np.float32))
 
-    def epoch(
-        self, server: Server, private: OwnItems, everyone: Cohort
-    ) -> tuple[Server, OwnItems, float]:
-        k = server.neighbours.shape[1]
-        seen = distinct(everyone.positives, everyone.n_items)
-        found = nearest_items(seen, everyone.n_items, k, self.config.shrinkage)
-        return Server(*found), own_items(everyone), 0.0
+    def fit(self, seen: Ragged, n_items: int) -> tuple[Server, float]:
+        k = min(self.config.neighbours, n_items)
+        return Server(*nearest_items(seen, n_items, k, self.config.shrinkage)), 0.0
 
     def score(self, download: Server, private: OwnItems) -> Float32:
         return neighbour_scores(private.X, *download)
-
-    def fold_in(self, download: Server, private: OwnItems, cohort: Cohort) -> OwnItems:
-        return own_items(cohort)

@@ -13,13 +13,13 @@ whatever the batch holds; therefore an epoch is cut into few, large batches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels import draw_samples, score_table
-from unskew.kernels.central import adam, epoch_order, sample_items, sample_users
+from unskew.kernels import score_table
+from unskew.kernels.central import Table, adam, epoch_order, epoch_samples
 from unskew.kernels.lightgcn import Graph, mean_of_layers, pairwise_gradient, propagate
 from unskew.methods._central import EmbeddingConfig, initial_tables
 from unskew.ragged import distinct, owners
@@ -67,13 +67,9 @@ class Config(EmbeddingConfig):
     """Batches per epoch; each costs a propagation over the whole graph."""
 
 
-@dataclass(frozen=True)
 class LightGCN(CentralMethod):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+    config = Config()
     name = "lightgcn"
-    aggregation = "central"
     summary = "graph convolution on all interactions in one place"
     citation = "He et al., SIGIR 2020"
 
@@ -90,7 +86,9 @@ class LightGCN(CentralMethod):
     ) -> tuple[Server, Private, float]:
         c, n_users = self.config, len(private.E0)
         graph = Graph.of(distinct(everyone.positives, everyone.n_items), everyone.n_items)
-        E0, m, v = (np.concatenate(both) for both in zip(private[:3], server[:3], strict=True))
+        both = zip(private[:3], server[:3], strict=True)
+        table = Table(*(np.concatenate(parts) for parts in both))
+        E0, m, v = table
         triples = _triples(everyone, c.negatives)
         order = epoch_order(len(triples[0]), everyone)
         steps, total = int(server.steps[0]), 0.0
@@ -99,7 +97,7 @@ class LightGCN(CentralMethod):
                 E = mean_of_layers(graph, E0, c.layers)
                 loss, g, g0 = pairwise_gradient(chosen, triples, E, E0, c.decay)
                 total, steps = total + loss, steps + 1
-                adam(E0, m, v, mean_of_layers(graph, g, c.layers) + g0, c.learning_rate, steps)
+                adam(table, mean_of_layers(graph, g, c.layers) + g0, c.learning_rate, steps)
         E = mean_of_layers(graph, E0, c.layers)
         sent = _sent(graph, E0, c.layers)
         users, items = (slice(None, n_users), slice(n_users, None))
@@ -122,12 +120,11 @@ class LightGCN(CentralMethod):
 
 def _triples(cohort: Cohort, negatives: int) -> tuple[Int32, Int32, Int32]:
     """(user, positive, negative) as nodes of the graph, for every negative drawn."""
-    samples = draw_samples(cohort, negatives)
-    place = np.arange(len(samples.row))
-    positive = np.maximum.accumulate(np.where(samples.label == 1, place, 0))
-    chosen = np.flatnonzero(samples.label == 0)
-    item = sample_items(samples) + np.int32(len(cohort.users))
-    return sample_users(samples)[chosen], item[positive[chosen]], item[chosen]
+    user, item, label = epoch_samples(cohort, negatives)
+    positive = np.maximum.accumulate(np.where(label == 1, np.arange(len(label)), 0))
+    chosen = np.flatnonzero(label == 0)
+    node = item + np.int32(len(cohort.users))
+    return user[chosen], node[positive[chosen]], node[chosen]
 
 
 def _sent(graph: Graph, E: Float32, layers: int) -> Float32:

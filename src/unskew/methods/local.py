@@ -6,8 +6,7 @@ off. Each client changes the items it samples; the others keep their initial val
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
 from unskew.methods._training import TrainingConfig
 from unskew.methods.fedmf import FedMF
@@ -27,11 +26,8 @@ class Config(TrainingConfig):
             )
 
 
-@dataclass(frozen=True)
 class Local(FedMF):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+    config = Config()
     name = "local"
     summary = "every client alone: FedMF without a server"
     citation = "Chai et al., IEEE Intelligent Systems 2021, without aggregation"

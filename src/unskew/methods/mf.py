@@ -12,16 +12,21 @@ Adam runs through the whole training.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels import Samples, score_table
-from unskew.kernels.central import Table, factor_gradient, train_factors
-from unskew.methods._central import BatchConfig, fold_in_vectors, initial_tables
+from unskew.kernels import score_table
+from unskew.kernels.central import (
+    Table,
+    epoch_order,
+    epoch_samples,
+    factor_gradient,
+    train_factors,
+)
+from unskew.methods._central import GradientMethod, Users, initial_tables
 from unskew.methods._training import ItemServer
-from unskew.types import CentralMethod, Cohort, Float32, Int64
+from unskew.types import Cohort, Float32, Int64, Samples
 
 
 class Server(NamedTuple):
@@ -33,45 +38,30 @@ class Server(NamedTuple):
     steps: Int64
 
 
-class Private(NamedTuple):
-    """The users with Adam's moments."""
-
-    p: Float32
-    mp: Float32
-    vp: Float32
-
-
-@dataclass(frozen=True)
-class MF(CentralMethod):
-    config: BatchConfig = field(default_factory=BatchConfig)
-
-    Config: ClassVar = BatchConfig
+class MF(GradientMethod):
     name = "mf"
-    aggregation = "central"
     summary = "matrix factorisation on all interactions in one place"
     citation = "Koren et al., Computer 2009"
 
-    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Users]:
         users, items = initial_tables(self.config, n_users, n_items, seed)
-        return Server(*items, np.zeros(1, np.int64)), Private(*users)
+        return Server(*items, np.zeros(1, np.int64)), Users(*users)
 
     def download(self, server: Server) -> ItemServer:
         return ItemServer(server.Q)
 
     def epoch(
-        self, server: Server, private: Private, everyone: Cohort
-    ) -> tuple[Server, Private, float]:
-        c = self.config
+        self, server: Server, private: Users, everyone: Cohort
+    ) -> tuple[Server, Users, float]:
+        c, samples = self.config, epoch_samples(everyone, self.config.negatives)
+        order = epoch_order(len(samples.item), everyone)
         users, items = Table(*private).copy(), Table(*server[:3]).copy()
         how = (c.batch, c.learning_rate, c.decay, int(server.steps[0]))
-        loss, steps = train_factors(everyone, c.negatives, users, items, *how)
-        return Server(*items, np.array([steps])), Private(*users), loss
+        loss, steps = train_factors(order, samples, users, items, *how)
+        return Server(*items, np.array([steps])), Users(*users), loss
 
-    def score(self, download: ItemServer, private: Private) -> Float32:
+    def score(self, download: ItemServer, private: Users) -> Float32:
         return score_table(private.p, download.Q)
 
-    def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
-        def gradient(samples: Samples, p: Float32) -> Float32:
-            return factor_gradient(samples, p, download.Q)
-
-        return private._replace(p=fold_in_vectors(self.config, cohort, gradient))
+    def user_gradient(self, download: ItemServer, samples: Samples, p: Float32) -> Float32:
+        return factor_gradient(samples, p, download.Q)

@@ -12,18 +12,22 @@ training items only, wherever the evaluation protocol allows it, as in the origi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels import Samples
-from unskew.kernels.central import Table
-from unskew.kernels.ncf import perceptron_user_gradient, train_perceptron
+from unskew.kernels.central import (
+    Table,
+    epoch_order,
+    epoch_samples,
+    perceptron_gradient,
+    train_perceptron,
+)
 from unskew.kernels.perceptron import score_mlp
-from unskew.methods._central import BatchConfig, fold_in_vectors, initial_tables
+from unskew.methods._central import BatchConfig, GradientMethod, Users, initial_tables
 from unskew.methods.fedncf import initial_mlp
-from unskew.types import CentralMethod, Cohort, Float32, Int64, Rows
+from unskew.types import Cohort, Float32, Int64, Rows, Samples
 
 
 class Server(NamedTuple):
@@ -38,14 +42,6 @@ class Server(NamedTuple):
     steps: Int64
 
 
-class Private(NamedTuple):
-    """The users with Adam's moments."""
-
-    p: Float32
-    mp: Float32
-    vp: Float32
-
-
 class Download(NamedTuple):
     Q: Float32
     w: Float32
@@ -57,41 +53,35 @@ class Config(BatchConfig):
     """Adam's rate."""
 
 
-@dataclass(frozen=True)
-class NCF(CentralMethod):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+class NCF(GradientMethod):
+    config = Config()
     name = "ncf"
-    aggregation = "central"
     summary = "neural collaborative filtering (MLP) in one place"
     citation = "He et al., WWW 2017"
 
-    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
+    def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Users]:
         users, items = initial_tables(self.config, n_users, n_items, seed)
         weights = Table.fresh(initial_mlp(self.config.dim, seed))
-        return Server(*items, *weights, np.zeros(1, np.int64)), Private(*users)
+        return Server(*items, *weights, np.zeros(1, np.int64)), Users(*users)
 
     def download(self, server: Server) -> Download:
         return Download(server.Q, server.w)
 
     def epoch(
-        self, server: Server, private: Private, everyone: Cohort
-    ) -> tuple[Server, Private, float]:
-        c = self.config
-        users, items = Table(*private).copy(), Table(*server[:3]).copy()
-        weights = Table(*server[3:6]).copy()
-        tables, how = (users, items, weights), (c.batch, c.learning_rate, c.decay)
-        loss, steps = train_perceptron(everyone, c.negatives, tables, *how, int(server.steps[0]))
-        return Server(*items, *weights, np.array([steps])), Private(*users), loss
+        self, server: Server, private: Users, everyone: Cohort
+    ) -> tuple[Server, Users, float]:
+        c, samples = self.config, epoch_samples(everyone, self.config.negatives)
+        order = epoch_order(len(samples.item), everyone)
+        parts = (private, server[:3], server[3:6])
+        users, items, weights = (Table(*part).copy() for part in parts)
+        how = (c.batch, c.learning_rate, c.decay, int(server.steps[0]))
+        loss, steps = train_perceptron(order, samples, users, items, weights, *how)
+        return Server(*items, *weights, np.array([steps])), Users(*users), loss
 
-    def score(self, download: Download, private: Private) -> Float32:
+    def score(self, download: Download, private: Users) -> Float32:
         n = len(private.p)
         no_rows = Rows.empty(n, self.config.dim)
         return score_mlp(download.Q, private.p, np.tile(download.w, (n, 1)), no_rows)
 
-    def fold_in(self, download: Download, private: Private, cohort: Cohort) -> Private:
-        def gradient(samples: Samples, p: Float32) -> Float32:
-            return perceptron_user_gradient(samples, p, download.Q, download.w)
-
-        return private._replace(p=fold_in_vectors(self.config, cohort, gradient))
+    def user_gradient(self, download: Download, samples: Samples, p: Float32) -> Float32:
+        return perceptron_gradient(samples, p, download.Q, download.w)

@@ -15,8 +15,8 @@ via Low-rank Decomposition", 2025. A round has three steps:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -24,19 +24,18 @@ from unskew.kernels import (
     add_scores,
     draw_samples,
     merge,
+    no_pull,
     overlay,
-    replace_scores,
-    score_table,
     train_joint,
     train_low_rank,
     train_rows,
 )
 from unskew.methods import _training
-from unskew.methods._training import ItemServer, TrainingConfig
+from unskew.methods._training import AveragedItems, ItemServer, ItemTraining, TrainingConfig
 from unskew.ragged import owners
 from unskew.rng import Purpose, generator
 from unskew.settings import setting
-from unskew.types import Cohort, Float32, Float64, Method, Ragged, Rows, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Ragged, Rows, Upload
 
 
 class Private(NamedTuple):
@@ -59,13 +58,9 @@ class Config(TrainingConfig):
     """Adam's rate for the buffer (beta)."""
 
 
-@dataclass(frozen=True)
-class PFedCLR(Method):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+class PFedCLR(AveragedItems):
+    config = Config()
     name = "pfedclr"
-    aggregation = "sum"
     summary = "user embedding calibrated by a private low-rank buffer"
     citation = "Chen et al., 2025"
 
@@ -95,38 +90,30 @@ class PFedCLR(Method):
     def local(
         self, download: ItemServer, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
-        c = self.config
-        samples = draw_samples(cohort, c.negatives)
-        rows = _training.starting_rows(c, download.Q, private.Q, samples, cohort)
-        shuffle = Purpose.SHUFFLE_LOCAL
-        losses = train_rows(cohort, samples, c.schedule, shuffle, private.p, rows, c.learning_rate)
-        held, upload = _training.trained_items(c, download.Q, private.Q, samples, rows, cohort)
+        step = ItemTraining(self.config, download.Q, private.Q, cohort)
+        losses = step.run(train_rows, private.p, step.rows, self.config.learning_rate)
+        held, upload = step.finish()
         return private._replace(Q=held), upload, losses
 
     def personalize(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
         c = self.config
-        samples = draw_samples(cohort, c.negatives)
-        touched = samples.touched
-        Q = _training.current_rows(download.Q, private.Q, samples)
+        step = c.training(cohort, Purpose.SHUFFLE_PERSONAL)
+        touched = step.samples.touched
+        Q = _training.current_rows(download.Q, private.Q, step)
         A = overlay(np.zeros((len(Q), private.A.values.shape[1]), np.float32), touched, private.A)
-        p, B = private.p.copy(), private.B.copy()
-        shuffle, rates = Purpose.SHUFFLE_PERSONAL, (c.learning_rate, c.buffer_rate)
+        p, B, rates = private.p.copy(), private.B.copy(), (c.learning_rate, c.buffer_rate)
         if self._low_rank:
-            train_low_rank(cohort, samples, c.schedule, shuffle, p, Q, A, B, *rates)
+            step.run(train_low_rank, p, Q, A, B, *rates)
         else:
             # Training W in Q + W is training the sum from where it stands.
             A += Q
-            train_joint(cohort, samples, c.schedule, shuffle, p, A, *rates)
+            step.run(train_joint, p, A, *rates, *no_pull(p))
             A -= Q
         return private._replace(p=p, A=merge(private.A, Rows(*touched, A)), B=B)
 
-    def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
-        return ItemServer(_training.fedavg(server.Q, total.rows, total.weight))
-
     def score(self, download: ItemServer, private: Private) -> Float32:
         """p.(q + a B) = p.q + a.(B p)."""
-        scores = score_table(private.p, download.Q)
-        replace_scores(scores, private.p, private.Q)
+        scores = super().score(download, private)
         through = np.einsum("urd,ud->ur", private.B, private.p) if self._low_rank else private.p
         add_scores(scores, np.ascontiguousarray(through), private.A)
         return scores
@@ -137,6 +124,3 @@ class PFedCLR(Method):
         A = overlay(nothing, touched, private.A).astype(np.float64)
         B = private.B[owners(touched.indptr)]
         return np.einsum("nr,nrd->nd", A, B) if self._low_rank else A
-
-    def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
-        return private._replace(p=_training.fold_in(self.config, download.Q, private.p, cohort))

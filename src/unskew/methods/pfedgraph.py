@@ -17,13 +17,13 @@ part in the very next round start from their A_u; everyone else goes on with its
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from unskew.kernels import draw_samples, gather, merge, overlay, replace_scores, score_table
-from unskew.kernels.fedmf import touch_all_rows, train_joint
+from unskew.kernels import merge, overlay, train_joint
+from unskew.kernels.fedmf import touch_all_rows
 from unskew.kernels.pfedgraph import (
     bernoulli_draws,
     dense_tables,
@@ -32,13 +32,13 @@ from unskew.kernels.pfedgraph import (
     positions,
     project_on_simplex,
     replace_tables,
-    select_senders,
     sent_differences,
 )
 from unskew.methods import _training
+from unskew.ragged import select
 from unskew.rng import Purpose
 from unskew.settings import setting
-from unskew.types import Cohort, Float32, Float64, Int64, Method, Rows, Upload, Uploads
+from unskew.types import Cohort, Float32, Float64, Int64, Rows, Upload, Uploads
 
 
 class Server(NamedTuple):
@@ -69,11 +69,8 @@ class Config(_training.TrainingConfig):
     """Weight of the local pull towards the direction of the aggregate (rho)."""
 
 
-@dataclass(frozen=True)
-class PFedGraph(Method):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+class PFedGraph(_training.VectorMethod):
+    config = Config()
     name = "pfedgraph"
     aggregation = "individual"
     summary = "items averaged for each client over clients with similar updates"
@@ -112,11 +109,12 @@ class PFedGraph(Method):
         place = positions(private.user, download.users)
         own = replace_tables(private.Q, place, download.aggregates, download.Q)
         pull = np.where(place < 0, 0.0, c.pull)
-        samples = touch_all_rows(draw_samples(cohort, c.negatives), pull > 0, cohort.n_items)
-        rows = overlay(gather(download.Q, samples.touched), samples.touched, own)
-        p, aggregate = private.p.copy(), rows.copy()
-        how = (cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL, p, rows)
-        losses = train_joint(*how, c.learning_rate, c.learning_rate, aggregate, pull)
+        step = c.training(cohort)
+        samples = touch_all_rows(step.samples, pull > 0, cohort.n_items)
+        rows = overlay(download.Q[samples.touched.items], samples.touched, own)
+        p, rates, aggregate = private.p.copy(), (c.learning_rate, c.learning_rate), rows.copy()
+        step = step._replace(samples=samples)
+        losses = step.run(train_joint, p, rows, *rates, aggregate, pull)
         held = merge(own, Rows(*samples.touched, rows))
         share = 0.0 if c.sends_nothing(cohort.round) else c.aggregated
         sends = bernoulli_draws(cohort.seed, cohort.round, cohort.users, Purpose.COHORT, share)
@@ -128,18 +126,10 @@ class PFedGraph(Method):
     def aggregate(self, server: Server, total: Uploads) -> Server:
         sent = total.upload.weight > 0
         weight = total.upload.weight[sent]
-        updates = dense_tables(select_senders(total.upload.rows, sent), len(server.Q))
+        updates = dense_tables(select(total.upload.rows, np.flatnonzero(sent)), len(server.Q))
         graph = collaboration(updates, weight / max(weight.sum(), 1.0), self.config.evenness)
         aggregates = mix(graph.astype(np.float32), updates)
         return Server(server.Q, total.users[sent], aggregates)
-
-    def score(self, download: Server, private: Private) -> Float32:
-        scores = score_table(private.p, download.Q)
-        replace_scores(scores, private.p, private.Q)
-        return scores
-
-    def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        return private._replace(p=_training.fold_in(self.config, download.Q, private.p, cohort))
 
 
 def _nobodys(Q: Float32) -> Server:

@@ -17,17 +17,16 @@ as it fine-tuned them itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from unskew.kernels import draw_samples, replace_scores, score_table
+from unskew.kernels import score_items
 from unskew.kernels.pfedrec import train_score_function
 from unskew.methods import _training
-from unskew.methods._training import ItemServer
-from unskew.rng import Purpose
-from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
+from unskew.methods._training import AveragedItems, ItemServer, ItemTraining
+from unskew.types import Cohort, Float32, Float64, Rows, Upload
 
 
 class Private(NamedTuple):
@@ -47,13 +46,9 @@ class Config(_training.SGDConfig):
     """SGD's rate for the items is this times ``learning_rate`` times the number of items."""
 
 
-@dataclass(frozen=True)
-class PFedRec(Method):
-    config: Config = field(default_factory=Config)
-
-    Config: ClassVar = Config
+class PFedRec(AveragedItems):
+    config = Config()
     name = "pfedrec"
-    aggregation = "sum"
     summary = "private score function, items fine-tuned on the device"
     citation = "Zhang et al., IJCAI 2023"
 
@@ -69,29 +64,19 @@ class PFedRec(Method):
         self, download: ItemServer, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
         c = self.config
-        samples = draw_samples(cohort, c.negatives)
-        rows = _training.starting_rows(c, download.Q, private.Q, samples, cohort)
         theta, bias = private.theta.copy(), private.bias.copy()
-        rates = (c.learning_rate, c.learning_rate * cohort.n_items * c.item_rate_factor)
-        how = (cohort, samples, c.schedule, Purpose.SHUFFLE_LOCAL)
-        losses = train_score_function(*how, theta, bias, rows, *rates)
-        held, upload = _training.trained_items(c, download.Q, private.Q, samples, rows, cohort)
+        item_rate = c.learning_rate * cohort.n_items * c.item_rate_factor
+        step = ItemTraining(c, download.Q, private.Q, cohort)
+        losses = step.run(train_score_function, theta, bias, step.rows, c.learning_rate, item_rate)
+        held, upload = step.finish()
         one_each = upload._replace(weight=np.sign(upload.weight))
         return Private(theta, bias, held), one_each, losses
 
-    def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
-        return ItemServer(_training.fedavg(server.Q, total.rows, total.weight))
-
     def score(self, download: ItemServer, private: Private) -> Float32:
-        scores = score_table(private.theta, download.Q)
-        replace_scores(scores, private.theta, private.Q)
-        scores += private.bias[:, None]
-        return scores
+        return score_items(private.theta, download.Q, private.Q) + private.bias[:, None]
 
     def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
-        c = self.config
         theta, bias = private.theta.copy(), private.bias.copy()
-        for alone, samples, rows in _training.fold_in_passes(c, download.Q, cohort):
-            how = (alone, samples, c.schedule, Purpose.SHUFFLE_PERSONAL)
-            train_score_function(*how, theta, bias, rows, c.learning_rate, 0.0)
+        for step, rows in _training.fold_in_passes(self.config, download.Q, cohort):
+            step.run(train_score_function, theta, bias, rows, self.config.learning_rate, 0.0)
         return private._replace(theta=theta, bias=bias)

@@ -21,6 +21,7 @@ from unskew.kernels.noise import (
     GAUSSIAN,
     LAPLACE,
     NO_CLIP,
+    Noise,
     send_privately,
     upload_norms,
 )
@@ -137,19 +138,11 @@ class PrivateUploads:
             upload = upload._replace(weight=np.sign(upload.weight))
         self._sent.append((cohort.users, upload.weight, l1, l2))
         self.shape = Shape(cohort.n_items, upload.rows.values.shape[1], upload.dense.shape[1])
-        clip = NO_CLIP if m.clip is None else _CLIPS[m.norm]
-        return send_privately(
-            upload,
-            cohort.users,
-            cohort.n_items,
-            cohort.seed if self._key is None else self._key,
-            cohort.round,
-            _KINDS[m.kind],
-            m.noise,
-            clip,
-            0.0 if m.clip is None else m.clip,
-            l1 if m.norm == "l1" else l2,
-        )
+        seed = cohort.seed if self._key is None else self._key
+        clip, bound = (NO_CLIP, 0.0) if m.clip is None else (_CLIPS[m.norm], float(m.clip))
+        noise = Noise(seed, cohort.round, _KINDS[m.kind], float(m.noise), clip, bound)
+        norms = l1 if m.norm == "l1" else l2
+        return send_privately(upload, cohort.users, cohort.n_items, noise, norms)
 
     def round_figures(self) -> dict[str, Any]:
         """The round's part of the privacy account as JSON; clears it for the next round."""
