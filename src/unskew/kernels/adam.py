@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels.arithmetic import fused, score_columns, sqrt32
+from unskew.kernels.arithmetic import fma, score_columns, sqrt32
 from unskew.kernels.vectors import PADDING, inner, move_rows
 from unskew.types import Float32
 
@@ -39,9 +39,9 @@ _c1, _c2 = np.float32(1 - BETA_1), np.float32(1 - BETA_2)
 _MAX_FLOOR = np.float32(1e8)
 """Stands for eps / 0: large enough that the row does not move, small enough to be squared."""
 _COLUMNS_PER_PASS = 1024
-"""Rows whose moments stay in the nearest cache while all nodes use them."""
+"""Rows per pass of a step: their moments stay in the L1 cache while all nodes use them."""
 _ROWS_PER_TILE = 64
-"""Rows that stay in the nearest cache while all their dimensions are moved."""
+"""Rows whose moves are added together, so that they stay in the L1 cache."""
 
 
 @jit
@@ -61,17 +61,19 @@ def adam_step(
     factor, step, unbiased = np.float32(gk), np.float32(rate), np.float32(unbias)
     for i in range(n):
         gi = g[i] * factor
-        mi = fused(_b1, m[i], _c1 * gi)
-        vi = fused(_b2, v[i], _c2 * gi * gi)
+        mi = fma(_b1, m[i], _c1 * gi)
+        vi = fma(_b2, v[i], _c2 * gi * gi)
         m[i] = mi
         v[i] = vi
-        x[i] -= step * mi / fused(sqrt32(vi), unbiased, _eps)
+        x[i] -= step * mi / fma(sqrt32(vi), unbiased, _eps)
 
 
 @jit
 def choose_nodes(p: Float32) -> tuple[Float32, Float32, Float32]:
-    """The nodes' F_n, the factor from each node's move to the change of p.q, and the factors
-    [k, n] from node n's move to dimension k's, with their sign (columns beyond the nodes unused).
+    """Choose the dimensions of a frozen user vector that serve as nodes (see the module).
+
+    Returns each node's F_n, the factor from its move to the change of p.q, and the factors [k, n]
+    from node n's move to dimension k's, with their sign (columns beyond the nodes are unused).
     """
     D, n = len(p), 0
     apart = np.empty((D, D))  # (f_k - F_n) / (f_k + F_n)
@@ -128,7 +130,7 @@ class FrozenUserRows(NamedTuple):
 
 @jit
 def frozen_user_rows(rows: Float32, p: Float32, n_nodes: int) -> FrozenUserRows:
-    """The state before the first step."""
+    """The rows before the first step: zero moments, and the logits of ``rows``."""
     n = len(rows)
     width = n + (-n) % PADDING
     z, g = np.zeros(width, np.float32), np.zeros(width, np.float32)
@@ -150,8 +152,8 @@ def frozen_user_step(
     step, unbias = np.float32(lr * scale), np.float32(unbias_64)
     n = len(z)
     for i in range(n):
-        mu[i] = fused(_b1, mu[i], _c1 * g[i])
-        nu[i] = fused(_b2, nu[i], _c2 * g[i] * g[i])
+        mu[i] = fma(_b1, mu[i], _c1 * g[i])
+        nu[i] = fma(_b2, nu[i], _c2 * g[i] * g[i])
         pull[i] = step * mu[i]
         g[i] = sqrt32(nu[i]) * unbias
     for first in range(0, n, _COLUMNS_PER_PASS):
@@ -161,7 +163,7 @@ def frozen_user_step(
 
 @jit
 def add_moves(rows: Float32, moved: Float32, mixing: Float32) -> None:
-    """Add to the rows what the nodes have moved."""
+    """Add to each row its moves in all dimensions, mixed from what its nodes have moved."""
     along = np.empty(_ROWS_PER_TILE, np.float32)
     for low in range(0, len(rows), _ROWS_PER_TILE):
         some = min(_ROWS_PER_TILE, len(rows) - low)

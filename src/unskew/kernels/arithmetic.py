@@ -31,7 +31,7 @@ def _sqrt32(typing_context: object, x: object) -> object:
 
 
 @intrinsic
-def _fused(typing_context: object, a: Any, b: Any, c: Any) -> object:
+def _fma(typing_context: object, a: Any, b: Any, c: Any) -> object:
     """a b + c with one rounding."""
     del typing_context, a, b, c
 
@@ -43,11 +43,12 @@ def _fused(typing_context: object, a: Any, b: Any, c: Any) -> object:
 
 
 sqrt32: Callable[[float], float] = cast(Any, _sqrt32)
-fused: Callable[..., Any] = cast(Any, _fused)
+fma: Callable[..., Any] = cast(Any, _fma)
 
 _LOG2E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
+"""ln 2 is the sum of the two; a small integer times the first is exact in float32."""
 _MAX_EXPONENT = np.float32(87.0)
 """Largest |z| that is not clipped: exp(-88) is not a normal float32."""
 
@@ -159,7 +160,7 @@ def score_columns(z: Float32, Q: Float32, p: Float32, n: int, low: int = 0) -> N
 
 @jit
 def columns_of(rows: Float32) -> Float32:
-    """A copy of the rows as columns."""
+    """The transposed copy of ``rows``: column i is row i."""
     columns = np.empty((rows.shape[1], rows.shape[0]), np.float32)
     for i in range(rows.shape[0]):
         for k in range(rows.shape[1]):
@@ -169,7 +170,7 @@ def columns_of(rows: Float32) -> Float32:
 
 @jit
 def store_columns(columns: Float32, rows: Float32) -> None:
-    """Copy the columns back into the rows."""
+    """Copy column i of ``columns`` into row i of ``rows``, for all i."""
     for i in range(rows.shape[0]):
         for k in range(rows.shape[1]):
             rows[i, k] = columns[k, i]

@@ -19,7 +19,7 @@ from unskew.rng import below, stream, value
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Samples
 
 _DRAWS_AHEAD = 256
-"""Random numbers a shuffle computes before it uses them."""
+"""Random numbers that :func:`shuffle` computes at a time."""
 
 
 class Schedule(NamedTuple):

@@ -21,7 +21,7 @@ from unskew.kernels.vectors import inner
 from unskew.rng import Purpose, stream
 from unskew.types import Cohort, Float32, Int32, Int64, Samples
 
-_COLUMNS = 256
+_SAMPLES_PER_PASS = 256
 """Samples that go through the network together."""
 
 
@@ -33,8 +33,8 @@ class Table(NamedTuple):
     v: Float32
 
     @staticmethod
-    def fresh(x: Float32) -> Table:
-        """The table with moments of zero."""
+    def start(x: Float32) -> Table:
+        """The table ``x`` with zero moments, as training starts."""
         return Table(x, np.zeros_like(x), np.zeros_like(x))
 
     def copy(self) -> Table:
@@ -139,14 +139,14 @@ def train_perceptron(
     user, item, label = samples
     P, Q, w, D = users.x, items.x, weights.x, users.x.shape[1]
     gP, gQ, gw = np.zeros_like(P), np.zeros_like(Q), np.zeros_like(w)
-    layers = layer_buffers(D, 2 * D, len(w), _COLUMNS)
+    layers = layer_buffers(D, 2 * D, len(w), _SAMPLES_PER_PASS)
     x, dx, no_user = layers.x, layers.dx, np.empty(0, np.float32)
     total = 0.0
     for low in range(0, len(order), batch):
         b = min(batch, len(order) - low)
         shrink = np.float32(decay / b)
-        for part in range(low, low + b, _COLUMNS):
-            here = order[part : min(part + _COLUMNS, low + b)]
+        for part in range(low, low + b, _SAMPLES_PER_PASS):
+            here = order[part : min(part + _SAMPLES_PER_PASS, low + b)]
             for j, n in enumerate(here):
                 layers.batch.y[j] = label[n]
                 for k in range(D):
@@ -194,11 +194,11 @@ def _perceptron_gradient(
     block: Int64, samples: Samples, item: Int32, P: Float32, Q: Float32, w: Float32, g: Float32
 ) -> None:
     D = P.shape[1]
-    layers = layer_buffers(D, D, len(w), _COLUMNS)
+    layers = layer_buffers(D, D, len(w), _SAMPLES_PER_PASS)
     for c in block:
         start, end = samples.indptr[c], samples.indptr[c + 1]
-        for part in range(start, end, _COLUMNS):
-            n = min(_COLUMNS, end - part)
+        for part in range(start, end, _SAMPLES_PER_PASS):
+            n = min(_SAMPLES_PER_PASS, end - part)
             for j in range(n):
                 layers.batch.y[j] = samples.label[part + j]
                 for k in range(D):

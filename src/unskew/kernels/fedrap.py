@@ -36,8 +36,8 @@ class ScaledTable(NamedTuple):
     scale: Float32
 
     @staticmethod
-    def untouched(common: Float32, n_clients: int) -> ScaledTable:
-        """The common table for every client."""
+    def from_common(common: Float32, n_clients: int) -> ScaledTable:
+        """For every client the common table itself: scale 1, no rows of its own."""
         held = Rows.empty(n_clients, common.shape[1])
         return ScaledTable(common, held, np.ones(n_clients, np.float32))
 

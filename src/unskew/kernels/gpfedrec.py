@@ -36,13 +36,13 @@ from unskew.ragged import owners
 from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Rows
 
 _GROUP = 64
-"""Columns that share one scale when packed."""
+"""Columns of a packed table that share one scale."""
 _MAX_ENTRY = np.float32(32767.0)
 """Largest packed entry: that of an int16."""
 _TILE_COLUMNS = 8 * _GROUP
-"""Columns of all clients that are worked on at a time."""
+"""Columns of all clients' tables that are computed at a time."""
 _ROWS_PER_PRODUCT = 256
-"""Clients in one product of matrices."""
+"""Clients per matrix product."""
 
 
 @jit
@@ -102,7 +102,8 @@ class Packed(NamedTuple):
 
 
 class RoundTables(NamedTuple):
-    """What gives the y_u of a round's clients: all users' r_u - g, and the uploads."""
+    """A round's clients and what their tables y_u are computed from: all users' r_u - g, packed,
+    and the clients' uploads (trained rows and factor f_u)."""
 
     packed: Packed
     users: Int64
@@ -111,7 +112,7 @@ class RoundTables(NamedTuple):
 
 
 def empty_packed(n_users: int, columns: int) -> Packed:
-    """Tables of zeros, padded to a whole group."""
+    """Packed tables of zeros, padded to a whole group of columns."""
     groups = -(-columns // _GROUP)
     entries = np.zeros((n_users, groups * _GROUP // 2), np.int32)
     return Packed(entries, np.zeros((n_users, groups), np.float32))
@@ -171,7 +172,7 @@ def _add_trained(block: Int64, trained: Rows, low: int, y: Float32) -> None:
 
 
 def _tiles(tables: RoundTables, columns: int) -> Iterator[tuple[int, Float32]]:
-    """The first column and the y_u of all clients, tile by tile."""
+    """For each tile of columns, its first column and the y_u of all clients in it."""
     for low in range(0, columns, _TILE_COLUMNS):
         high = min(low + _TILE_COLUMNS, columns)
         y = unpack(tables.packed, tables.users, low, high, 1 - tables.factor)

@@ -44,9 +44,10 @@ def propagate(graph: Graph, E: Float32) -> Float32:
 
 
 def mean_of_layers(graph: Graph, E: Float32, layers: int) -> Float32:
-    """(E + A E + ... + A^K E) / (K + 1).
+    """Mean of the embeddings E after 0 to K layers: (E + A E + ... + A^K E) / (K + 1).
 
-    A is symmetric, so the same map takes the gradient by the result to the gradient by E.
+    The normalised adjacency A is symmetric, so the same map takes the gradient by the result to the
+    gradient by E.
     """
     total = E
     for _ in range(layers):

@@ -23,7 +23,9 @@ from unskew.rng import Purpose, stream, value
 from unskew.types import Float32, Float64, Int32, Int64, Rows, Upload
 
 LAPLACE, GAUSSIAN = 0, 1
+"""Kinds of noise."""
 NO_CLIP, CLIP_L1, CLIP_L2, CLIP_ROWS = 0, 1, 2, 3
+"""Norms to clip: none, that of the whole upload, or the L2 norm of each row."""
 TILE = 1024
 """Values computed together: the first half of a tile from the lower halves of its words."""
 _NOISE = int(Purpose.NOISE)

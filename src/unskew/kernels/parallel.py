@@ -16,6 +16,7 @@ import numpy as np
 from unskew.types import Int64
 
 _BLOCKS_PER_THREAD = 8
+"""Blocks of clients per thread, so that threads finish at about the same time."""
 
 
 class _ThreadSettings(threading.local):
@@ -27,7 +28,7 @@ _this_thread = _ThreadSettings()
 
 
 def work_alone() -> None:
-    """From now on, run blocks asked for by this thread in it, one after another.
+    """Run kernels called by this thread in the thread itself from now on, not on the pool.
 
     For threads that already share the cores among themselves.
     """

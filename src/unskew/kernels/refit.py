@@ -126,7 +126,8 @@ def sum_rows(own: Ragged, T: Float32) -> Float32:
 
 
 def spread_vectors(own: Ragged, p: Float32) -> Float32:
-    """A row x_ui p_u for each own item (without the item's factor in x_ui), and a 1 per user."""
+    """For each own item of a client, a row of p_u / sqrt(number of its items), and a 1 that counts
+    users in the sum."""
     share = (1 / np.sqrt(own.counts().clip(1))).astype(np.float32)
     rows = np.ones((len(own.items), p.shape[1] + 1), np.float32)
     rows[:, :-1] = np.repeat(p * share[:, None], own.counts(), axis=0)

@@ -81,7 +81,7 @@ def merge(held: Rows, new: Rows) -> Rows:
 
 
 def binary_matrix(lists: Ragged, n_columns: int) -> csr_array:
-    """The sparse matrix with a 1 for each entry of a user's list."""
+    """The sparse users x columns matrix that is 1 at the entries of each user's list."""
     shape = (len(lists.indptr) - 1, n_columns)
     return csr_array((np.ones(len(lists.items), np.float32), lists.items, lists.indptr), shape)
 

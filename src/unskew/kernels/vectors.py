@@ -23,14 +23,14 @@ from numba.np.arrayobj import make_array
 from unskew.types import Float32
 
 LANES = 8
-"""float32 entries of a vector."""
+"""Number of float32 values in a vector register."""
 _CHAINS = 4
 """Independent partial sums of an inner product."""
 PADDING = LANES
 """Columns that :func:`move_rows` works on together: its arrays are padded to a multiple of it."""
 
 
-def fused_vectors(builder: Any, a: Any, b: Any, c: Any) -> Any:
+def vector_fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a b + c with one rounding."""
     vector = a.type
     kind = ir.FunctionType(vector, [vector] * 3)
@@ -155,16 +155,16 @@ def _move_rows(
                 below = [builder.fadd(root_i, floor_k) for floor_k in floors]
                 if len(ks) == 2:
                     share = builder.fdiv(at(pull, i), builder.fmul(*below))
-                    factors, change = below[::-1], fused_vectors(builder, root_i, slope, height)
+                    factors, change = below[::-1], vector_fma(builder, root_i, slope, height)
                 else:
                     share = builder.fdiv(at(pull, i), below[0])
                     factors, change = [ones], sizes[0]
                 back = builder.fneg(share)
                 for start, factor in zip(starts, factors, strict=True):
                     where = place(Q, builder.add(start, i))
-                    moved = fused_vectors(builder, back, factor, builder.load(where, align=4))
+                    moved = vector_fma(builder, back, factor, builder.load(where, align=4))
                     builder.store(moved, where, align=4)
-                moved = fused_vectors(builder, back, change, at(z, i))
+                moved = vector_fma(builder, back, change, at(z, i))
                 builder.store(moved, place(z, i), align=4)
 
         pairs = builder.sdiv(dims, constant(2))
@@ -225,7 +225,7 @@ class _RowWalk:
 
     def product_sum(self, a: Any, b: Any, c: Any) -> Any:
         if a.type == self.vector:
-            return fused_vectors(self.builder, a, b, c)
+            return vector_fma(self.builder, a, b, c)
         return self.builder.fadd(self.builder.fmul(a, b), c)
 
     def broadcast(self, scalar: Any, kind: Any) -> Any:

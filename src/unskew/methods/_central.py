@@ -94,7 +94,7 @@ def initial_tables(
 
     def draw(n: int, purpose: Purpose) -> Table:
         rows = generator(seed, purpose).standard_normal((n, config.dim), np.float32)
-        return Table.fresh(rows * np.float32(config.init_scale))
+        return Table.start(rows * np.float32(config.init_scale))
 
     return draw(n_users, Purpose.INIT_USER), draw(n_items, Purpose.INIT_ITEMS)
 
@@ -110,7 +110,7 @@ class Users(NamedTuple):
 class GradientMethod(CentralMethod):
     """A baseline whose users have a vector trained by gradient steps."""
 
-    config = BatchConfig()
+    config: BatchConfig
 
     def user_gradient(self, download: Any, samples: Samples, p: Float32) -> Float32:
         """dL/dp of each user for the mean loss over its own samples, with the model frozen."""
@@ -118,7 +118,7 @@ class GradientMethod(CentralMethod):
 
     def fold_in(self, download: Any, private: Users, cohort: Cohort) -> Users:
         """Vectors of new users, trained from zero on their own samples with the model frozen."""
-        users = Table.fresh(np.zeros((len(cohort.users), self.config.dim), np.float32))
+        users = Table.start(np.zeros((len(cohort.users), self.config.dim), np.float32))
         for step in range(1, _FOLD_IN_STEPS + 1):
             samples = draw_samples(cohort.at_round(step), self.config.negatives)
             g = self.user_gradient(download, samples, users.x)

@@ -84,12 +84,13 @@ class ItemServer(NamedTuple):
 
 
 def initial_items(n_items: int, dim: int, seed: int) -> Float32:
-    """Q ~ N(0, 1)."""
+    """Initial item embeddings Q ~ N(0, 1)."""
     return generator(seed, Purpose.INIT_ITEMS).standard_normal((n_items, dim), np.float32)
 
 
 def initial_users(n_users: int, dim: int, seed: int) -> Float32:
-    """p ~ N(0, 1), the same vector on every device: all clients start as copies of one model."""
+    """Initial user vectors p ~ N(0, 1), the same vector on every device: all clients start as
+    copies of one model."""
     p = generator(seed, Purpose.INIT_USER).standard_normal(dim, np.float32)
     return np.tile(p, (n_users, 1))
 

@@ -132,7 +132,7 @@ class FedRAP(Method):
         touched = step.samples.touched
         C, D = _tables(download, private)
         if not c.trains_alone(cohort.round):
-            D = ScaledTable.untouched(download.Q, n)
+            D = ScaledTable.from_common(download.Q, n)
         C_rows, D_rows = C.rows(touched), D.rows(touched)
         weight, bias = private.weight.copy(), private.bias.copy()
         arrays = (weight, bias, C_rows, D_rows, factors)
@@ -149,11 +149,11 @@ class FedRAP(Method):
         if c.sends_nothing(cohort.round):
             upload = Upload(Rows.empty(n, c.dim), np.zeros((n, 1), np.float32), np.zeros(n))
         else:
-            D = ScaledTable.untouched(download.Q, n)
+            D = ScaledTable.from_common(download.Q, n)
         return Private(weight, bias, *C[1:], *D[1:]), upload, losses
 
     def aggregate(self, server: Server, total: UploadSum) -> Server:
-        """D <- mean of D_u."""
+        """The next shared table: the mean of the clients' D_u."""
         if total.weight == 0:
             return server
         change = (total.dense[0] * server.Q + total.rows) / total.weight
@@ -171,6 +171,6 @@ class FedRAP(Method):
 
 
 def _tables(download: Server, private: Private) -> tuple[ScaledTable, ScaledTable]:
-    """C_u and D_u of a device."""
+    """The tables C_u and D_u of each device."""
     C = ScaledTable(download.C_0, private.C, private.C_scale)
     return C, ScaledTable(download.Q, private.D, private.D_scale)

@@ -125,7 +125,7 @@ class FedRefit(Method):
         else:
             walk = self._walk(0.0 if done else self.config.backward[fit])
             f, rows, dense = read_histories(history_rows(cohort, own), own, T, walk, not done)
-        mine = f if download.V.shape[1] else _padded(p, private.p.shape[1])
+        mine = f if download.V.shape[1] else _pad(p, private.p.shape[1])
         if done:  # the last fit is delivered: nothing is left to send
             empty = Rows.empty(n, rows.shape[1])
             return Private(mine), Upload(empty, dense, np.zeros(n)), losses
@@ -159,7 +159,7 @@ class FedRefit(Method):
         own = distinct(cohort.positives, cohort.n_items)
         T = self._own_items(download, own)
         if not download.V.shape[1]:
-            return Private(_padded(sum_rows(own, T), private.p.shape[1]))
+            return Private(_pad(sum_rows(own, T), private.p.shape[1]))
         walk = self._walk(0.0)
         return Private(read_histories(history_rows(cohort, own), own, T, walk, False)[0])
 
@@ -187,5 +187,5 @@ def _orthonormal(S: Float64) -> Float32:
     return kept.astype(np.float32)
 
 
-def _padded(p: Float32, width: int) -> Float32:
+def _pad(p: Float32, width: int) -> Float32:
     return np.pad(p, ((0, 0), (0, width - p.shape[1])))

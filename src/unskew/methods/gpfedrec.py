@@ -102,7 +102,7 @@ class GPFedRec(Method):
         return Server(Q, *empty_packed(n_users, n_items * d)), private
 
     def download_bytes(self, download: Server) -> int:
-        """The common table and the client's own."""
+        """Bytes of the common table and of the client's own."""
         return 2 * download.Q.nbytes
 
     def local(
@@ -115,7 +115,7 @@ class GPFedRec(Method):
         step = c.training(cohort)
         touched = step.samples.touched
         g = download.Q[touched.items]
-        r = g + unpack_rows(_packed(download), private.user, touched, c.dim)
+        r = g + unpack_rows(_packed_tables(download), private.user, touched, c.dim)
         rows, p, mlp = g.copy(), private.p.copy(), private.mlp.copy()
         steps, user_rate = np.zeros(len(p), np.int64), boost / c.participation - eta
         losses = step.run(train_anchored, p, rows, r, mlp, steps, user_rate, item_rate, eta, keep)
@@ -128,13 +128,13 @@ class GPFedRec(Method):
     def aggregate(self, server: Server, total: Uploads) -> Server:
         upload = total.upload
         factor = np.ascontiguousarray(upload.dense[:, 0])
-        tables = RoundTables(_packed(server), total.users, upload.rows, factor)
+        tables = RoundTables(_packed_tables(server), total.users, upload.rows, factor)
         graph = neighbour_graph(server.Q, tables, self.config.threshold)
         Q, own = pass_messages(graph, server.Q, tables)
         return Server(Q, *own)
 
     def score(self, download: Server, private: Private) -> Float32:
-        """With its own table, r_u + f (g - r_u) + what it trained."""
+        """Scores by the device's own table, r_u + f (g - r_u) + its trained rows."""
         table = own_tables(download, private.user) * (1 - private.factor)[:, None]
         whole = whole_tables(download.Q, table, private.Q)
         return score_mlp(download.Q, private.p, private.mlp, whole)
@@ -149,8 +149,8 @@ class GPFedRec(Method):
 def own_tables(download: Server, users: Int64) -> Float32:
     """r_u - g of these users, flat. New users have none and do not use theirs."""
     known = np.minimum(users, len(download.entries) - 1)
-    return unpack(_packed(download), known, 0, download.Q.size)
+    return unpack(_packed_tables(download), known, 0, download.Q.size)
 
 
-def _packed(server: Server) -> Packed:
+def _packed_tables(server: Server) -> Packed:
     return Packed(server.entries, server.scale)

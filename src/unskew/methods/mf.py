@@ -24,7 +24,7 @@ from unskew.kernels.central import (
     factor_gradient,
     train_factors,
 )
-from unskew.methods._central import GradientMethod, Users, initial_tables
+from unskew.methods._central import BatchConfig, GradientMethod, Users, initial_tables
 from unskew.methods._training import ItemServer
 from unskew.types import Cohort, Float32, Int64, Samples
 
@@ -39,6 +39,7 @@ class Server(NamedTuple):
 
 
 class MF(GradientMethod):
+    config = BatchConfig()
     name = "mf"
     summary = "matrix factorisation on all interactions in one place"
     citation = "Koren et al., Computer 2009"

@@ -61,7 +61,7 @@ class NCF(GradientMethod):
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Users]:
         users, items = initial_tables(self.config, n_users, n_items, seed)
-        weights = Table.fresh(initial_mlp(self.config.dim, seed))
+        weights = Table.start(initial_mlp(self.config.dim, seed))
         return Server(*items, *weights, np.zeros(1, np.int64)), Users(*users)
 
     def download(self, server: Server) -> Download:

@@ -64,10 +64,6 @@ class PFedCLR(AveragedItems):
     summary = "user embedding calibrated by a private low-rank buffer"
     citation = "Chen et al., 2025"
 
-    @property
-    def _low_rank(self) -> bool:
-        return self.config.buffer == "low-rank"
-
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[ItemServer, Private]:
         c = self.config
         rank, width = (c.rank, c.rank) if self._low_rank else (0, c.dim)
@@ -79,6 +75,10 @@ class PFedCLR(AveragedItems):
             Rows.empty(n_users, c.dim),
         )
         return ItemServer(_training.initial_items(n_items, c.dim, seed)), private
+
+    @property
+    def _low_rank(self) -> bool:
+        return self.config.buffer == "low-rank"
 
     def unread_fields(self, round: int) -> tuple[str, ...]:
         """Once the server aggregates, a round replaces the item rows without reading them."""
@@ -112,7 +112,7 @@ class PFedCLR(AveragedItems):
         return private._replace(p=p, A=merge(private.A, Rows(*touched, A)), B=B)
 
     def score(self, download: ItemServer, private: Private) -> Float32:
-        """p.(q + a B) = p.q + a.(B p)."""
+        """Scores p.(q + a B), computed as p.q + a.(B p)."""
         scores = super().score(download, private)
         through = np.einsum("urd,ud->ur", private.B, private.p) if self._low_rank else private.p
         add_scores(scores, np.ascontiguousarray(through), private.A)

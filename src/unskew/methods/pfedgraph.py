@@ -91,16 +91,16 @@ class PFedGraph(_training.VectorMethod):
         Q = _training.initial_items(n_items, d, seed)
         p, nothing = _training.initial_users(n_users, d, seed), Rows.empty(n_users, d)
         private = Private(np.arange(n_users), p, nothing)
-        return _nobodys(Q), private
+        return _start_alone(Q), private
 
     def download_bytes(self, download: Server) -> int:
-        """The mean over clients: one gets a table if it sent its own in the round before."""
+        """Mean bytes per client, which gets a table only if it sent its own in the round before."""
         share = self.config.participation * self.config.aggregated
         return int(download.Q.nbytes * share) if len(download.users) else download.Q.nbytes
 
     def retained_download(self, download: Server) -> Server:
         """The common start: a client has merged its aggregate into its own table."""
-        return _nobodys(download.Q)
+        return _start_alone(download.Q)
 
     def local(
         self, download: Server, private: Private, cohort: Cohort
@@ -132,8 +132,8 @@ class PFedGraph(_training.VectorMethod):
         return Server(server.Q, total.users[sent], aggregates)
 
 
-def _nobodys(Q: Float32) -> Server:
-    """The common start alone, no aggregates."""
+def _start_alone(Q: Float32) -> Server:
+    """A server's state with the common start and no aggregates."""
     return Server(Q, np.zeros(0, np.int64), np.zeros((0, Q.size), np.float32))
 
 
