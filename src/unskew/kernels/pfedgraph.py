@@ -49,9 +49,10 @@ def _mix(block: Int64, tile: int, weights: Float32, x: Float32, out: Float32) ->
 
 def dense_tables(rows: Rows, n_items: int) -> Float32:
     """The clients' rows as flat tables, one per client, zero elsewhere."""
-    out = np.zeros((len(rows.indptr) - 1, n_items, rows.values.shape[1]), np.float32)
+    n, width = len(rows.indptr) - 1, rows.values.shape[1]
+    out = np.zeros((n, n_items, width), np.float32)
     out[owners(rows.indptr), rows.items] = rows.values
-    return out.reshape(len(out), -1)
+    return out.reshape(n, n_items * width)
 
 
 def gram(x: Float32) -> Float64:
