@@ -22,7 +22,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from unskew.deploy.client import client_app
+from unskew.deploy.client import app as client_app
 from unskew.deploy.server import Conductor
 from unskew.deploy.task import Task
 from unskew.types import Split
@@ -48,7 +48,7 @@ def federation(
         }
         for number, path in enumerate(data, 1)
     }
-    grid = DirectGrid(client_app(), config, configs)
+    grid = DirectGrid(client_app, config, configs)
     return grid, Context(1, 0, {}, RecordDict(), config)
 
 
@@ -146,7 +146,7 @@ class DirectNetwork:
     def start_run(self, app: Path) -> str:
         project = tomllib.loads((app / "pyproject.toml").read_text())
         config = project["tool"]["flwr"]["app"]["config"]
-        grid = DirectGrid(client_app(), config, self._nodes)
+        grid = DirectGrid(client_app, config, self._nodes)
         Conductor(grid, Context(1, 0, {}, RecordDict(), config)).run()
         return "1"
 

@@ -233,7 +233,7 @@ def test_secure_aggregation_gives_the_plain_sum(tmp_path: Path, tiny_split: Spli
         plain += np.append(rows.ravel(), upload["weight"])
     most = float(plain[-1])  # more than any single node has
     grid, context = federation(tmp_path, tiny_split, task, secure=True, max_weight=most)
-    rules = read_run_config(context.run_config)[1]
+    rules = read_run_config(context.run_config)
     conductor = Conductor(grid, context)
     vector, n = secure.secure_sum(grid, context, 1, [1, 2, 3], lambda: conductor._content(1), rules)
     assert vector is not None

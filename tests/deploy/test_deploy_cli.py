@@ -56,7 +56,7 @@ def test_a_device_without_server_or_flower(tmp_path: Path, tiny_split: Split) ->
     assert not set(items) & set(tiny_split.seen.of(3).tolist())
     device = twin.device(0)
     assert not len(device.progress.due)
-    scores = device.scores(np.array([3]))[0]
+    scores = device.recommender().scores(np.array([3]))[0]
     scores[tiny_split.seen.of(3)] = -np.inf
     assert set(items) == set(np.argsort(-scores)[:4].tolist())
     means = json.loads(_run("device", "evaluate", *state, "--json", without_flower=True))

@@ -104,7 +104,7 @@ def test_step_2_is_marked_before_the_reply_and_done_before_the_state_is_used(
     expected = twin.method.personalize(
         device.devices.downloads[0], before, device._cohort(everyone, 1)
     )
-    for use in (lambda d: d.metric_sums("test"), lambda d: d.recommend(0, 3)):
+    for use in (lambda d: d.metric_sums("test"), lambda d: d.recommender()):
         shutil.rmtree(tmp_path / "state-1")
         shutil.copytree(tmp_path / "state-9", tmp_path / "state-1")
         use(Device.open(tmp_path / "state-1"))

@@ -128,7 +128,7 @@ def test_noise_by_the_node_config_and_what_it_guarantees(tmp_path: Path, tiny_sp
     ("config", "sentence"),
     [
         ({"ldp-clip": 1.0}, "needs ldp-noise"),
-        ({"ldp-noise": "2"}, "ldp-noise = '2' in the node-config must be a number"),
+        ({"ldp-noise": "much"}, "ldp-noise = much must be a number"),
         ({"ldp-noise": 2, "ldp-norm": "l3"}, "l3"),
         ({"ldp-noise": 2, "transform": "deploy_spoilers:nothing"}, "not both"),
     ],

@@ -7,7 +7,9 @@ knocks. What is left must be the model the nodes that were heard have trained, a
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,21 @@ from unskew.types import Split
 HERE = str(Path(__file__).parent)
 LONG = 600.0
 """Seconds for what takes a few on an idle machine."""
+
+
+def _wait_for_node(network: Loopback, number: int, config: dict[str, Any]) -> None:
+    """Wait until a started node is connected. Flower refuses a node that was killed until it
+    notices, up to a minute; the node is then started again, as a service manager would."""
+    name = f"node-{number}"
+
+    def connected() -> bool:
+        if network.exit_code(name) is not None:
+            network.kill(name)
+            time.sleep(5)
+            network.start_node(number, config)
+        return "SuperNode ID" in network.log(name)
+
+    network.wait_until(connected, f"the start of {name}", LONG)
 
 
 def test_lies_crashes_and_strangers(tmp_path: Path, tiny_split: Split) -> None:
@@ -56,7 +73,7 @@ def test_lies_crashes_and_strangers(tmp_path: Path, tiny_split: Split) -> None:
             3, configs[3] | {"transform": "deploy_spoilers:three_attacks"}, **variables
         )
         for number in (1, 2, 3):
-            network.wait_for_node(number, configs[number])
+            _wait_for_node(network, number, configs[number])
         run_id = network.start_run(tmp_path / "app")
 
         def rounds_played() -> int:
@@ -90,7 +107,7 @@ def test_lies_crashes_and_strangers(tmp_path: Path, tiny_split: Split) -> None:
         assert rounds_played() == 4
         network.start_superlink()
         network.start_node(2, configs[2])
-        network.wait_for_node(2, configs[2])
+        _wait_for_node(network, 2, configs[2])
         run_id = network.start_run(tmp_path / "app")
         network.wait_for_run(run_id, server, seconds=LONG)
         assert "Going on after round 4 of 5" in network.run_log(run_id)

@@ -16,7 +16,6 @@ from unskew.deploy.messages import (
     Limits,
     NodeSum,
     Rejected,
-    Shape,
     add_node,
     download_digest,
     each_message,
@@ -33,6 +32,7 @@ from unskew.deploy.robust import mean_metrics, robust_sum
 from unskew.deploy.secure import quanta
 from unskew.deploy.server import best_round
 from unskew.methods import create
+from unskew.privacy import Shape
 from unskew.types import Rows, Upload, Uploads, UploadSum
 
 SHAPE = Shape(n_items=6, width=3, dense=2)

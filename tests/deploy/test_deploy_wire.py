@@ -11,19 +11,19 @@ import pytest
 from deploy_samples import Twin, run_config, task_of
 
 from unskew.data import load
-from unskew.deploy.messages import Limits, NodeSum, Rejected, Shape, read_sum
+from unskew.deploy.messages import Limits, NodeSum, Rejected, read_sum
 from unskew.deploy.node_data import (
     divide_users,
-    number_users,
     read_node_data,
-    renumber_items,
+    renumber,
     write_catalogue,
     write_node_data,
 )
 from unskew.deploy.robust import robust_sum
-from unskew.deploy.task import parse_config, read_run_config
+from unskew.deploy.task import Task, read_run_config
 from unskew.evaluation import prepare
 from unskew.methods import METHODS
+from unskew.privacy import Shape
 from unskew.types import Split, UnskewError
 
 LIMITS = Limits(norm=1e4, weight=1e6)
@@ -141,12 +141,15 @@ def test_methods_that_need_single_uploads_refuse_secure_aggregation_by_name(
         ({"method": "nothing"}, "There is no method"),
         ({"settings": "dim"}, "dim = "),
         ({"robust": "magic"}, "robust = "),
-        ({"rounds": 3}, 'The run-config has no "rounds"'),
-        ({"seed": "0"}, "seed = '0'"),
-        ({"users": 0}, "needs users and items"),
+        ({"rounds": 3}, 'The run-config has no setting "rounds"; it has .* min-nodes'),
+        ({"seed": "zero"}, "seed = zero"),
+        ({"users": 0}, "users = 0 .* at least 1"),
         ({"secure": True, "min-nodes": 3}, "max-weight"),
         ({"secure": True, "max-weight": 9.0, "min-nodes": 2}, "min-nodes"),
-        ({"secure": True, "max-weight": 9.0, "min-nodes": 3, "robust": "clip"}, "only the sum"),
+        (
+            {"secure": True, "max-weight": 9.0, "min-nodes": 3, "robust": "clip"},
+            "neither with secure",
+        ),
         ({"max-weight": float("nan")}, "max-weight = nan .* finite and at least 0"),
         ({"max-norm": float("inf")}, "max-norm = inf"),
         ({"round-timeout": -5.0}, "round-timeout = -5.0 .* above 0"),
@@ -155,7 +158,7 @@ def test_methods_that_need_single_uploads_refuse_secure_aggregation_by_name(
         ({"min-nodes": -1}, "min-nodes = -1 .* at least 1"),
         ({"seed": -1}, "seed = -1 .* at least 0"),
         ({"evaluate-every": -2}, "evaluate-every = -2 .* at least -1"),
-        ({"secure": "false"}, "secure = 'false'"),
+        ({"secure": "perhaps"}, "secure = perhaps must be true or false"),
     ],
 )
 def test_a_wrong_run_config_is_one_sentence(
@@ -167,10 +170,11 @@ def test_a_wrong_run_config_is_one_sentence(
 
 
 def test_a_run_config_as_typed() -> None:
-    typed = parse_config({"seed": "3", "secure": "true", "max-norm": "5", "method": "fedmf"})
-    assert typed == {"seed": 3, "secure": True, "max-norm": 5.0, "method": "fedmf"}
-    with pytest.raises(UnskewError, match="true or false"):
-        parse_config({"secure": "perhaps"})
+    size = {"users": "9", "items": "7", "max-weight": "5", "min-nodes": "3"}
+    typed = read_run_config({"seed": "3", "secure": "True", "method": "fedmf", **size})
+    assert typed.task == Task("fedmf", "", 3, 9, 7)
+    assert (typed.secure, typed.max_weight, typed.min_nodes) == (True, 5.0, 3)
+    assert read_run_config({**size, "secure": "false"}).secure is False
 
 
 def test_a_devices_own_file_takes_the_catalogues_numbers(tmp_path: Path, tiny_split: Split) -> None:
@@ -181,12 +185,13 @@ def test_a_devices_own_file_takes_the_catalogues_numbers(tmp_path: Path, tiny_sp
     rows += f"me,{wanted[4]},9\n"
     (tmp_path / "mine.csv").write_text("user,item,timestamp\n" + rows)
     split = prepare(load(tmp_path / "mine.csv"))
-    own, lost = renumber_items(split, tmp_path / "catalogue.json")
+    node, lost = renumber(split, tmp_path / "catalogue.json", 12)
+    own = node.split
     assert own.n_items == tiny_split.n_items
     assert own.seen.items.tolist() == [3, 8, 17, 40]
     assert own.test.items.tolist() == [21]
     assert (own.validation.items.tolist(), lost) == ([], 1)  # "new" was the validation item
-    write_node_data(tmp_path / "data", number_users(own, 12))
+    write_node_data(tmp_path / "data", node)
     back = read_node_data(tmp_path / "data")
     assert back.users.tolist() == [12]
     assert list(back.split.user_ids) == ["me"]

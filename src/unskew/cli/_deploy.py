@@ -91,10 +91,10 @@ def write_data(
     if catalogue is not None:
         if nodes != 1:
             raise UnskewError("--catalogue is for one node's own file; leave out --nodes.")
-        own, lost = node_data.renumber_items(split, catalogue)
-        node_data.write_node_data(out, node_data.number_users(own, first_user))
-        last = first_user + own.n_users - 1
-        stdout.print(f"{own.n_users:,} users, numbers {first_user} to {last}, are in {out}.")
+        own, lost = node_data.renumber(split, catalogue, first_user)
+        node_data.write_node_data(out, own)
+        last = first_user + split.n_users - 1
+        stdout.print(f"{split.n_users:,} users, numbers {first_user} to {last}, are in {out}.")
         if lost:
             stderr.print(f"{lost:,} rows are of items that are not in the catalogue: left out.")
         return
@@ -115,11 +115,11 @@ def flower_app(
     ],
 ) -> None:
     """Check a run-config and write the Flower app that `flwr run DIR` sends."""
-    from unskew.deploy.task import parse_config, write_app
+    from unskew.deploy.task import write_app
 
-    config = parse_config(opt.parse_pairs(set_, "--set"))
+    config = opt.parse_pairs(set_, "--set")
     if config.get("state"):
-        config["state"] = str(Path(str(config["state"])).expanduser().resolve())
+        config["state"] = str(Path(config["state"]).expanduser().resolve())
     write_app(out, config)
     stdout.print(f"The app is in {out}: flwr run {out} SUPERLINK --stream")
 
@@ -304,7 +304,7 @@ def recommend(
         labels = device.data.split.user_ids
         if user is None and len(labels) > 1:
             raise UnskewError(f'{len(labels)} users are here; say which: --user "{labels[0]}".')
-        found = device.recommend(0 if user is None else node_data.find_user(user, labels), k)
+        found = device.recommender().recommend(user or labels[0], k)
     if json:
         print_json({"state": str(state), "user": user or labels[0], "recommendations": found})
         return

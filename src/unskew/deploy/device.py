@@ -17,7 +17,6 @@ started after the reply, the next round, an evaluation, a recommendation) does S
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 from collections.abc import Iterator
@@ -39,19 +38,18 @@ from unskew.deploy.messages import (
 )
 from unskew.deploy.node_data import NodeData, lock_folder, read_node_data
 from unskew.deploy.task import Task
-from unskew.engine import CHUNK, Devices, Transform, train_upload
-from unskew.evaluation import best_unseen, held_out_ranks, per_user
+from unskew.engine import CHUNK, Devices, Recommender, Scoreboard, Transform, train_upload
 from unskew.files import (
     named_tensors,
     read_json,
     read_tensors,
-    sync_folder,
+    write_bytes,
     write_json,
     write_tensors,
 )
 from unskew.kernels import empty_sum, fold
 from unskew.ragged import select
-from unskew.types import Cohort, Float32, Int64, UnskewError
+from unskew.types import Cohort, Int64, UnskewError
 
 FORMAT, STATE, REPLY, VERSION = "unskew-device", "unskew-device-state", "unskew-device-reply", 2
 
@@ -85,15 +83,10 @@ class Device:
         """The node's saved state, or a new one if it takes part for the first time."""
         if (folder / "device.json").exists():
             about = read_json(folder / "device.json", FORMAT, VERSION)
-            known = Task(**about["task"])
-            if known.identity() != task.identity():
-                raise UnskewError(
-                    f"{folder} holds a device of another federation ({known}); "
-                    "give the node a state folder of its own for this one."
-                )
+            task.check_folder(folder, about["task"])
             device = Device.open(folder, data)
             device.task, device.method = task, task.build()
-            fresh = about | {"data": str(data.resolve()), "task": task.to_json()}
+            fresh = about | {"data": str(data.resolve()), "task": vars(task)}
             if fresh != about:
                 write_json(folder / "device.json", fresh)
             return device
@@ -103,7 +96,7 @@ class Device:
         device = Device(folder, task, node, Seeds(seed, secrets.randbits(62)))
         device._initialise()
         about = {"format": FORMAT, "version": VERSION, "data": str(data.resolve())}
-        about |= {"task": task.to_json(), "seeds": list(device.seeds), **_user_labels(node)}
+        about |= {"task": vars(task), "seeds": list(device.seeds), **_user_labels(node)}
         write_json(folder / "device.json", about)
         return device
 
@@ -179,60 +172,27 @@ class Device:
 
     def keep_as_best(self, best: int) -> bool:
         """Keep the state as that of the best round, unless the device has trained since; returns
-        whether it was kept. The file gets a second name, which later writes leave alone."""
+        whether it was kept."""
         if not self.progress.rounds_trained or self.progress.round > best:
             return False
         self.step2()
-        link = self.folder / "link-state.safetensors"
-        link.unlink(missing_ok=True)
-        os.link(self.folder / "state.safetensors", link)
-        link.replace(self.folder / "best.safetensors")
-        link.unlink(
-            missing_ok=True
-        )  # renaming a link to another link of the same file does nothing
-        sync_folder(self.folder)
+        state = (self.folder / "state.safetensors").read_bytes()
+        write_bytes(self.folder / "best.safetensors", state)
         return True
 
     def metric_sums(self, part: Any) -> dict[str, tuple[float, int]]:
         """The sum of each metric over the node's users, and the number of users it is over."""
-        self.step2()
-        split = self.data.split
-        everyone = np.arange(len(self.data.users))
-        ranks = [
-            held_out_ranks(self.scores(local), local, split, part, not split.rank_all)
-            for local in _chunks(everyone)
-        ]
-        values = per_user(np.concatenate(ranks), getattr(split, part).indptr)
-        present = {name: value[~np.isnan(value)] for name, value in values.items()}
+        board, recommender = Scoreboard(self.data.split), self.recommender()
+        for local in _chunks(np.arange(len(self.data.users))):
+            board.update(local, recommender.scores(local))
+        values = board.per_user(part).items()
+        present = {name: value[~np.isnan(value)] for name, value in values}
         return {name: (float(value.sum()), len(value)) for name, value in present.items()}
 
-    def recommend(self, local: int, k: int) -> list[dict[str, Any]]:
-        """The best ``k`` items that a user has not had, by the node's own model."""
+    def recommender(self) -> Recommender:
+        """The users' model, for scores and recommendations; Step 2 is done first."""
         self.step2()
-        split, users = self.data.split, np.array([local])
-        scores = self.scores(users)
-        top = best_unseen(scores, select(split.seen, users), k)[0]
-        titles = split.titles or split.item_ids
-        return [
-            {
-                "rank": rank,
-                "item": split.item_ids[item],
-                "title": titles[item],
-                "score": float(scores[0, item]),
-            }
-            for rank, item in enumerate(top.tolist(), 1)
-            if item >= 0
-        ]
-
-    def scores(self, local: Int64) -> Float32:
-        """Scores of all items, for each user with its last download."""
-        scores = np.empty((len(local), self.task.n_items), np.float32)
-        versions = self.devices.version[local]
-        for version in np.unique(versions):
-            chosen = np.flatnonzero(versions == version)
-            download = self.devices.downloads[int(version)]
-            scores[chosen] = self.method.score(download, self.devices.take(local[chosen]))
-        return scores
+        return Recommender(self.method, self.data.split, self.devices, self.seeds.training)
 
     def _cohort(self, local: Int64, round: int) -> Cohort:
         split = self.data.split

@@ -25,8 +25,6 @@ _TIMEOUT_SECONDS = 180.0
 """Longest wait for a process to start, to answer or to end."""
 _STATUS_SECONDS = 15.0
 """Time between two questions to Flower for a run's status; each costs a process."""
-_RESTART_SECONDS = 5.0
-"""Pause before a node that was refused is started again."""
 
 
 class Loopback:
@@ -34,9 +32,8 @@ class Loopback:
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder, self.keys = folder.resolve(), folder.resolve() / "keys"
-        self.port = free_port()
+        self.port = _free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._logged: dict[str, int] = {}
         write_keys(self.keys, (), nodes)
         self._environment = dict(os.environ) | {
             "FLWR_HOME": str(self.folder / "flwr"),
@@ -77,45 +74,25 @@ class Loopback:
         self.flwr("supernode", "register", str(self.keys / f"node-{number}.auth.pub"), "lo")
 
     def start_node(self, number: int, config: Mapping[str, Any], **variables: str) -> None:
-        """Start a node; ``config`` is its node-config. Then call :meth:`wait_for_node`."""
+        """Start a node; ``config`` is its node-config, ``variables`` are added to its environment."""
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         self._start(
             f"node-{number}",
             "flower-supernode",
             *("--root-certificates", str(self.keys / "ca.crt")),
-            *("--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())),
+            *("--superlink", f"127.0.0.1:{self.port}", "--port", str(_free_port())),
             *("--auth-supernode-private-key", str(self.keys / f"node-{number}.auth")),
             *self._tls(f"node-{number}"),
             *("--node-config", pairs),
             **variables,
         )
 
-    def wait_for_node(self, number: int, config: Mapping[str, Any], **variables: str) -> None:
-        """Wait until a started node is connected. Flower refuses a node that was killed until it
-        notices, up to a minute; the node is then started again, as a service manager would."""
-        name, ends = f"node-{number}", time.monotonic() + _TIMEOUT_SECONDS
-        while "SuperNode ID" not in self.log(name)[self._logged[name] :]:
-            if time.monotonic() > ends:
-                raise UnskewError(f"{name} did not get in; see {self.folder / name}.log.")
-            if self.exit_code(name) is not None:
-                self.kill(name)
-                time.sleep(_RESTART_SECONDS)
-                self.start_node(number, config, **variables)
-            time.sleep(0.1)
-
-    def start_run(self, app: Path, **config: str | int | float | bool) -> str:
+    def start_run(self, app: Path) -> str:
         """Send the app to the SuperLink; returns the run's id."""
-        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        options = ["--run-config", pairs] if pairs else []
-        answer = json.loads(self.flwr("run", str(app), "lo", "--format", "json", *options))
+        answer = json.loads(self.flwr("run", str(app), "lo", "--format", "json"))
         if not answer.get("success"):
             raise UnskewError(f"Flower did not take the app: {answer}")
         return str(answer["run-id"])
-
-    def status(self, run_id: str) -> str:
-        """The run's status, for example ``running`` or ``finished:completed``."""
-        answer = json.loads(self.flwr("list", "lo", "--run-id", run_id, "--format", "json"))
-        return str(answer["runs"][0]["status"])
 
     def wait_for_run(
         self,
@@ -125,19 +102,18 @@ class Loopback:
         seconds: float = 1800.0,
     ) -> None:
         """Wait until a run has ended by itself; ``server`` is its state folder."""
-        asked = time.monotonic()
+        outcome, asked = server / "outcome.json", time.monotonic()
 
         def ended() -> bool:
             nonlocal asked
             meanwhile()
-            if (server / "outcome.json").exists():
-                return True
-            if time.monotonic() - asked > _STATUS_SECONDS:
+            if not outcome.exists() and time.monotonic() - asked > _STATUS_SECONDS:
                 asked = time.monotonic()
-                status = self.status(run_id)
-                if status.startswith("finished") and not (server / "outcome.json").exists():
+                runs = self.flwr("list", "lo", "--run-id", run_id, "--format", "json")
+                status = json.loads(runs)["runs"][0]["status"]  # such as finished:completed
+                if status.startswith("finished") and not outcome.exists():
                     raise UnskewError(f"The run ended as {status}:\n{self.run_log(run_id)[-2000:]}")
-            return False
+            return outcome.exists()
 
         self.wait_until(ended, "the run's end", seconds)
 
@@ -175,8 +151,8 @@ class Loopback:
         return self._processes[name].poll()
 
     def log(self, name: str) -> str:
-        path = self.folder / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        """What a process has printed since it was started last."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def flwr(self, *arguments: str) -> str:
         """Run Flower's command and return what it prints."""
@@ -193,8 +169,7 @@ class Loopback:
         return done.stdout
 
     def _start(self, name: str, program: str, *arguments: str, **variables: str) -> None:
-        self._logged[name] = len(self.log(name))
-        with (self.folder / f"{name}.log").open("ab") as log:
+        with (self.folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 [_program(program), *arguments],
                 env=self._environment | variables,
@@ -208,7 +183,9 @@ class Loopback:
         if self.exit_code("superlink") is not None:
             tail = self.log("superlink")[-2000:]
             raise UnskewError(f"superlink did not start; its log ends with: {tail}")
-        return _listens(self.port)
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def _tls(self, name: str) -> tuple[str, ...]:
         return (
@@ -218,17 +195,11 @@ class Loopback:
         )
 
 
-def free_port() -> int:
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _program(name: str) -> str:

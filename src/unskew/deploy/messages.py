@@ -9,7 +9,7 @@ node does not trust the server either: see :func:`read_download`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from unskew.evaluation import per_user
 from unskew.files import checksum, named_tensors
-from unskew.kernels import empty_sum
-from unskew.ragged import concatenate, select
+from unskew.privacy import Shape
+from unskew.ragged import concatenate, owners, select
 from unskew.types import (
     Cohort,
     Float32,
@@ -47,20 +47,10 @@ METRICS = frozenset(
     for name in per_user(np.zeros(0, np.int32), np.zeros(1, np.int64))
 )
 """The names a node may report: the metrics of the evaluation itself."""
-_SUM = {"items": np.int32, "values": np.float32, "dense": np.float32, "weight": np.float64}
-_EACH = {"users": np.int64, "indptr": np.int64, **_SUM}
 
 
 class Rejected(Exception):
     """A reply that the server does not accept; the message says why."""
-
-
-class Shape(NamedTuple):
-    """The shape of an upload: number of items, columns of an item's row, size of the dense part."""
-
-    n_items: int
-    width: int
-    dense: int
 
 
 class NodeSum(NamedTuple):
@@ -122,7 +112,7 @@ def upload_shape(method: Method, download: Any, n_items: int, round: int) -> Sha
 
 
 def zero_sum(shape: Shape) -> UploadSum:
-    return empty_sum(shape.n_items, zero_uploads(shape))
+    return UploadSum(np.zeros((shape.n_items, shape.width)), np.zeros(shape.dense), 0.0, 0)
 
 
 def zero_uploads(shape: Shape) -> Upload:
@@ -189,54 +179,56 @@ def read_metric_sums(reply: Message, n_users: int) -> MetricSums:
 
 
 def read_sum(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -> NodeSum:
-    """Check the arrays of a node's sum; raises :class:`Rejected`."""
-    _check_types(named, _SUM)
-    items, values, dense = named["items"], named["values"], named["dense"]
-    _check_shape("weight", named["weight"], (1,))
-    _check_shape("items", items, (items.size,))
-    _check_shape("values", values, (len(items), shape.width))
-    _check_shape("dense", dense, (shape.dense,))
-    _check_items(items, shape.n_items)
-    if np.any(np.diff(items) <= 0):
-        raise Rejected("items are not in ascending order")
-    _check_finite(named)
-    weight = float(named["weight"][0])
-    _check_weight(np.array([weight]), limits)
-    length = float(np.sqrt(_squares(values).sum() + _squares(dense).sum()))
+    """Check the arrays of a node's sum, which are those of a single upload without a user; raises
+    :class:`Rejected`."""
+    _check_names(named, ("items", "values", "dense", "weight"))
+    user = {"users": np.zeros(1, np.int64), "indptr": np.array([0, named["items"].size])}
+    single = {**named, **user, "dense": named["dense"][None]}
+    rows, dense, weights = read_each(single, shape, limits._replace(norm=0.0)).upload
+    weight, length = float(weights[0]), float(_lengths(rows, dense)[0])
     if weight == 0 and length > 0:
         raise Rejected("it has values but no weight")
-    _check_norm(np.array([length / (weight or 1.0)]), limits)
-    return NodeSum(items, values, dense, weight)
+    _check_norm(length / (weight or 1.0), limits)
+    return NodeSum(rows.items, rows.values, dense[0], weight)
 
 
 def read_each(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -> Uploads:
     """Check the arrays of a node's single uploads, each user's norm by itself; raises
     :class:`Rejected`."""
-    _check_types(named, _EACH)
-    users, indptr, items = named["users"], named["indptr"], named["items"]
-    n = users.size
-    _check_shape("users", users, (n,))
-    _check_shape("indptr", indptr, (n + 1,))
-    _check_shape("items", items, (items.size,))
-    _check_shape("values", named["values"], (len(items), shape.width))
-    _check_shape("dense", named["dense"], (n, shape.dense))
-    _check_shape("weight", named["weight"], (n,))
-    if indptr[0] != 0 or indptr[-1] != len(items) or np.any(np.diff(indptr) < 0):
+    _check_names(named, ("users", "indptr", "items", "values", "dense", "weight"))
+    n_users, n_rows = named["users"].size, named["items"].size
+    for name, dtype, wanted in (
+        ("users", np.int64, (n_users,)),
+        ("indptr", np.int64, (n_users + 1,)),
+        ("items", np.int32, (n_rows,)),
+        ("values", np.float32, (n_rows, shape.width)),
+        ("dense", np.float32, (n_users, shape.dense)),
+        ("weight", np.float64, (n_users,)),
+    ):
+        array = named[name]
+        if array.dtype != dtype:
+            raise Rejected(f"{name} is {array.dtype} instead of {np.dtype(dtype)}")
+        if array.shape != wanted:
+            raise Rejected(f"{name} has shape {array.shape} instead of {wanted}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise Rejected(f"{name} holds NaN or infinity")
+    users, indptr, weight = named["users"], named["indptr"], named["weight"]
+    rows = Rows(indptr, named["items"], named["values"])
+    if indptr[0] != 0 or indptr[-1] != n_rows or np.any(np.diff(indptr) < 0):
         raise Rejected("indptr does not cut the items into one run per user")
-    _check_items(items, shape.n_items)
-    first = np.zeros(len(items) + 1, bool)
-    first[indptr[:-1]] = True
-    if np.any((np.diff(items, prepend=-1) <= 0) & ~first[:-1]):
+    if n_rows and (rows.items.min() < 0 or rows.items.max() >= shape.n_items):
+        raise Rejected(f"an item is outside 0 to {shape.n_items - 1}")
+    owner = owners(indptr)
+    if np.any((np.diff(rows.items) <= 0) & (np.diff(owner) == 0)):
         raise Rejected("items are not in ascending order within a user")
-    if len(np.unique(users)) != n or np.any(users < 0):
+    if len(np.unique(users)) != n_users or np.any(users < 0):
         raise Rejected("users are not distinct numbers")
-    _check_finite(named)
-    _check_weight(named["weight"], limits)
-    squares = np.concatenate(([0.0], np.cumsum(_squares(named["values"]).sum(axis=1))))
-    lengths = squares[indptr[1:]] - squares[indptr[:-1]] + _squares(named["dense"]).sum(axis=1)
-    _check_norm(np.sqrt(np.maximum(lengths, 0.0)), limits)
-    rows = Rows(indptr, items, named["values"])
-    return Uploads(users, Upload(rows, named["dense"], named["weight"]))
+    if np.any(weight < 0):
+        raise Rejected("a weight is negative")
+    if limits.weight and weight.sum() > limits.weight:
+        raise Rejected(f"its weight {weight.sum():.6g} is above {limits.weight:.6g}")
+    _check_norm(_lengths(rows, named["dense"]).max(initial=0.0), limits)
+    return Uploads(users, Upload(rows, named["dense"], weight))
 
 
 def add_node(total: UploadSum, part: NodeSum) -> UploadSum:
@@ -270,42 +262,21 @@ def select_uploads(part: Uploads, chosen: Int64) -> Uploads:
     return Uploads(part.users[chosen], upload)
 
 
-def _check_types(named: Mapping[str, NDArray[Any]], expected: Mapping[str, Any]) -> None:
+def _check_names(named: Mapping[str, NDArray[Any]], expected: Collection[str]) -> None:
     if set(named) != set(expected):
         wanted, got = ", ".join(sorted(expected)), ", ".join(sorted(named)) or "nothing"
         raise Rejected(f"it holds {got} instead of {wanted}")
-    for name, dtype in expected.items():
-        if named[name].dtype != dtype:
-            raise Rejected(f"{name} is {named[name].dtype} instead of {np.dtype(dtype)}")
 
 
-def _check_shape(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    if array.shape != shape:
-        raise Rejected(f"{name} has shape {array.shape} instead of {shape}")
+def _check_norm(norm: float, limits: Limits) -> None:
+    if limits.norm and norm > limits.norm:
+        raise Rejected(f"its norm {norm:.6g} is above {limits.norm:.6g}")
 
 
-def _check_items(items: Int32, n_items: int) -> None:
-    if len(items) and (items.min() < 0 or items.max() >= n_items):
-        raise Rejected(f"an item is outside 0 to {n_items - 1}")
-
-
-def _check_finite(named: Mapping[str, NDArray[Any]]) -> None:
-    for name in ("values", "dense", "weight"):
-        if not np.isfinite(named[name]).all():
-            raise Rejected(f"{name} holds NaN or infinity")
-
-
-def _check_weight(weight: Float64, limits: Limits) -> None:
-    if np.any(weight < 0):
-        raise Rejected("a weight is negative")
-    if limits.weight and weight.sum() > limits.weight:
-        raise Rejected(f"its weight {weight.sum():.6g} is above {limits.weight:.6g}")
-
-
-def _check_norm(norms: Float64, limits: Limits) -> None:
-    if limits.norm and len(norms) and norms.max() > limits.norm:
-        raise Rejected(f"its norm {norms.max():.6g} is above {limits.norm:.6g}")
-
-
-def _squares(array: Float32) -> Float64:
-    return np.square(array, dtype=np.float64)
+def _lengths(rows: Rows, dense: Float32) -> Float64:
+    """Euclidean length of each user's upload, item rows and dense part together."""
+    squares = np.square(dense, dtype=np.float64).sum(axis=1)
+    of_rows = np.square(rows.values, dtype=np.float64).sum(axis=1)
+    squares += np.bincount(owners(rows.indptr), of_rows, len(squares))
+    lengths: Float64 = np.sqrt(squares)
+    return lengths

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from unskew.files import named_tensors, read_json, read_tensors, write_json, write_tensors
 from unskew.ragged import filter_entries, owners, select
-from unskew.types import Int32, Int64, Ragged, Split, UnskewError
+from unskew.types import Int64, Ragged, Split, UnskewError
 
 FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unskew-catalogue", 1
 _LISTS = ("train", "seen", "excluded", "validation", "test")
@@ -100,13 +100,16 @@ def write_catalogue(path: Path, split: Split) -> None:
     write_json(path, header | {"items": list(split.item_ids), "titles": titles})
 
 
-def renumber_items(split: Split, catalogue: Path) -> tuple[Split, int]:
-    """A device's own split in the catalogue's item numbers, and the number of held rows that are
-    not in the catalogue."""
+def renumber(split: Split, catalogue: Path, first_user: int) -> tuple[NodeData, int]:
+    """A node's own split in the federation's numbers, and how many of its rows are left out because
+    their items are not in the catalogue. Users are numbered on from ``first_user``."""
     labels = read_json(catalogue, CATALOGUE, VERSION)
     number = {label: n for n, label in enumerate(labels["items"])}
     known = np.array([number.get(label, -1) for label in split.item_ids], np.int32)
-    lists: dict[str, Any] = {name: _renumber(getattr(split, name), known) for name in _LISTS}
+    lists: dict[str, Any] = {}
+    for name in _LISTS:
+        numbered = getattr(split, name)._replace(items=known[getattr(split, name).items])
+        lists[name] = filter_entries(numbered, numbered.items >= 0)
     empty = np.flatnonzero(lists["train"].counts() == 0)
     if len(empty):
         raise UnskewError(
@@ -120,19 +123,8 @@ def renumber_items(split: Split, catalogue: Path) -> tuple[Split, int]:
         lists[name] = lists[name]._replace(items=lists[name].items[order])
     sampled = np.where(split.sampled < 0, -1, known[split.sampled]).astype(np.int32)
     lists |= {"item_ids": labels["items"], "titles": labels["titles"]}
-    return replace(split, sampled=sampled, **lists), lost
-
-
-def number_users(split: Split, first_user: int) -> NodeData:
-    """A node's own split, its users numbered on from ``first_user``."""
-    return NodeData(np.arange(first_user, first_user + split.n_users, dtype=np.int64), split)
-
-
-def find_user(user: str, labels: Sequence[str]) -> int:
-    """The position of a user's label."""
-    if user not in labels:
-        raise UnskewError(f'There is no user "{user}" here; users are labelled like "{labels[0]}".')
-    return labels.index(user)
+    users = np.arange(first_user, first_user + split.n_users, dtype=np.int64)
+    return NodeData(users, replace(split, sampled=sampled, **lists)), lost
 
 
 @contextmanager
@@ -154,9 +146,3 @@ def lock_folder(folder: Path) -> Iterator[None]:
         with (folder / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def _renumber(ragged: Ragged, known: Int32) -> Ragged:
-    """The lists in new item numbers, without the items whose new number is -1."""
-    items = known[ragged.items]
-    return filter_entries(ragged._replace(items=items), items >= 0)

@@ -20,8 +20,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from unskew.deploy.messages import METRICS, MetricSums, NodeSum, Shape, add_node, zero_sum
+from unskew.deploy.messages import METRICS, MetricSums, NodeSum, add_node, zero_sum
 from unskew.deploy.task import Robust
+from unskew.privacy import Shape
 from unskew.types import Bool, Float64, Int64, UploadSum
 
 _BLOCK_ITEMS = 4096

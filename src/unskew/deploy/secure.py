@@ -14,6 +14,7 @@ max-weight.
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,9 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 from flwr.serverapp import Grid
 
-from unskew.deploy.messages import Named, Shape
-from unskew.deploy.task import Rules, Task
+from unskew.deploy.messages import Named
+from unskew.deploy.task import RunConfig
+from unskew.privacy import Shape
 from unskew.types import Float64, UploadSum
 
 log = logging.getLogger("flwr")
@@ -61,10 +63,10 @@ def mask_if_asked(message: Message, context: Context, call_next: Any) -> Message
     return reply
 
 
-def secure_content(upload: Named, task: Task, rules: Rules) -> RecordDict:
+def secure_content(upload: Named, rules: RunConfig) -> RecordDict:
     """The vector v_n, in the layout that Flower's mod masks."""
     width = upload["values"].shape[1]
-    rows = np.zeros((task.n_items, width))
+    rows = np.zeros((rules.items, width))
     rows[upload["items"]] = upload["values"]
     vector = np.concatenate([rows.ravel(), upload["dense"], upload["weight"]]) / rules.max_weight
     most = max(float(np.abs(vector[:-1]).max()) / rules.secure_clip, float(vector[-1]), 1.0)
@@ -77,7 +79,7 @@ def secure_content(upload: Named, task: Task, rules: Rules) -> RecordDict:
 
 
 def secure_sum(
-    grid: Grid, context: Context, round: int, nodes: list[int], content: Any, rules: Rules
+    grid: Grid, context: Context, round: int, nodes: list[int], content: Any, rules: RunConfig
 ) -> tuple[Float64 | None, int]:
     """Run the protocol once; returns the sum of the nodes' vectors (None if it failed) and the
     number of nodes in it. ``content`` makes the message to a node; Flower adds its own part."""
@@ -99,7 +101,7 @@ def secure_sum(
     return (None if mean is None else mean * n_nodes), n_nodes
 
 
-def to_upload_sum(vector: Float64, shape: Shape, rules: Rules, n_nodes: int) -> UploadSum:
+def to_upload_sum(vector: Float64, shape: Shape, rules: RunConfig, n_nodes: int) -> UploadSum:
     """The summed vector in the form that the method's ``aggregate`` takes."""
     vector = vector * rules.max_weight
     cut = shape.n_items * shape.width
@@ -120,13 +122,6 @@ class _Workflow(SecAggPlusWorkflow):
         return ready
 
 
-class _Node:
-    """The part of a Flower client proxy that the workflow uses."""
-
-    def __init__(self, node_id: int) -> None:
-        self.node_id = node_id
-
-
 class _Strategy:
     """The parts of a Flower strategy and client manager that the workflow uses: it names the nodes
     and receives the mean."""
@@ -136,8 +131,9 @@ class _Strategy:
         self.mean: Float64 | None = None
         self.n_nodes = 0
 
-    def configure_fit(self, *_: Any) -> list[tuple[_Node, FitIns]]:
-        return [(_Node(node), FitIns(Parameters([], ""), {})) for node in self._nodes]
+    def configure_fit(self, *_: Any) -> list[tuple[Any, FitIns]]:
+        fit = FitIns(Parameters([], ""), {})
+        return [(SimpleNamespace(node_id=node), fit) for node in self._nodes]
 
     def num_available(self) -> int:
         return len(self._nodes)

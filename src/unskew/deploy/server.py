@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
 
 from unskew.deploy import secure
 from unskew.deploy.messages import (
     Limits,
     NodeSum,
     Rejected,
-    Shape,
     add_node,
     merge_uploads,
     read_arrays,
@@ -52,65 +52,36 @@ from unskew.files import (
     write_json_lines,
     write_tensors,
 )
+from unskew.privacy import Shape
 from unskew.types import Int64, Method, UnskewError, Uploads, UploadSum
 
 FORMAT, STATE, OUTCOME, VERSION = "unskew-federation", "unskew-server", "unskew-outcome", 1
 _POLL_SECONDS = 0.5
 """Time between two looks for nodes or replies."""
-_REMIND_SECONDS = 15.0
-"""Time between two log lines while the server waits for nodes."""
 _MAX_ATTEMPTS = 3
 """Attempts at a round without a single valid upload before the run stops."""
 log = logging.getLogger("flwr")
 
 
-class ServerFiles:
-    """The state folder of a server."""
-
-    def __init__(self, folder: Path, task: Task) -> None:
-        self._folder = folder
-        (folder / "outcome.json").unlink(missing_ok=True)
-        if (folder / "federation.json").exists():
-            known = Task(**read_json(folder / "federation.json", FORMAT, VERSION)["task"])
-            if known.identity() != task.identity():
-                raise UnskewError(
-                    f"{folder} holds another federation ({known}); go on with the same method, "
-                    "settings (but for rounds), seed and size, or give another state folder."
-                )
-        header = {"format": FORMAT, "version": VERSION, "task": task.to_json()}
-        write_json(folder / "federation.json", header)
-
-    def load(self, server: Any) -> tuple[int, Any, list[dict[str, Any]]]:
-        """The last complete round (0 if none), its model (else ``server``) and the rows so far."""
-        round, model = read_model(self._folder, server)
-        return round, model, [row for row in read_rows(self._folder) if row["round"] <= round]
-
-    def owners(self, n_users: int) -> Int64:
-        """The node that owns each user, 0 for none; needed by methods with single uploads."""
-        path = self._folder / "server.safetensors"
-        saved = read_tensors(path, STATE, VERSION) if path.exists() else {}
-        found = saved.get("owners", np.zeros(0, np.int64))
-        return found if len(found) == n_users else np.zeros(n_users, np.int64)
-
-    def save(self, round: int, server: Any, rows: list[dict[str, Any]], owners: Int64) -> None:
-        # The rows first: a crash in between leaves one row too many, which loading drops.
-        write_json_lines(self._folder / "rounds.jsonl", rows)
-        named = dict(zip(server._fields, server, strict=True))
-        named |= {"round": np.array([round]), "owners": owners}
-        write_tensors(self._folder / "server.safetensors", named_tensors(named), STATE, VERSION)
-
-    def write_outcome(self, round: int, reason: str) -> None:
-        header = {"format": OUTCOME, "version": VERSION}
-        write_json(self._folder / "outcome.json", header | {"round": round, "reason": reason})
+def claim_folder(folder: Path, task: Task) -> None:
+    """Write the federation into a server's state folder; one of another federation is refused."""
+    path = folder / "federation.json"
+    if path.exists():
+        task.check_folder(folder, read_json(path, FORMAT, VERSION)["task"])
+    write_json(path, {"format": FORMAT, "version": VERSION, "task": vars(task)})
 
 
 def read_model(folder: Path, server: Any) -> tuple[int, Any]:
     """The saved round and model, in the type of ``server``; round 0 and ``server`` if none."""
-    path = folder / "server.safetensors"
-    if not path.exists():
+    saved = _read_tensors(folder)
+    if not saved:
         return 0, server
-    saved = read_tensors(path, STATE, VERSION)
     return int(saved["round"][0]), type(server)(*(saved[name] for name in server._fields))
+
+
+def _read_tensors(folder: Path) -> dict[str, NDArray[Any]]:
+    path = folder / "server.safetensors"
+    return read_tensors(path, STATE, VERSION) if path.exists() else {}
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
@@ -131,18 +102,19 @@ class Conductor:
 
     def __init__(self, grid: Grid, context: Context) -> None:
         self._grid, self._context = grid, context
-        self._task, self._rules = read_run_config(context.run_config)
-        self._method: Method = self._task.build()
-        folder = str(context.run_config.get("state", ""))
-        if not folder:
+        self._rules = read_run_config(context.run_config)
+        if not self._rules.state:
             raise UnskewError('The run-config must name the server\'s state folder: state="...".')
-        self._files = ServerFiles(Path(folder), self._task)
-        server, _ = self._method.init(1, self._task.n_items, self._task.seed)
-        self._owners = np.zeros(0, np.int64)
-        if self._method.aggregation == "individual":  # their servers have state per user
-            server, _ = self._method.init(self._task.n_users, self._task.n_items, self._task.seed)
-            self._owners = self._files.owners(self._task.n_users)
-        self._round, self._server, self._rows = self._files.load(server)
+        self._folder, self._task = Path(self._rules.state), self._rules.task
+        self._method: Method = self._task.build()
+        claim_folder(self._folder, self._task)
+        (self._folder / "outcome.json").unlink(missing_ok=True)
+        # Servers of methods that need single uploads have state per user, and users have owners.
+        n_users = self._task.n_users if self._method.aggregation == "individual" else 0
+        server, _ = self._method.init(n_users or 1, self._task.n_items, self._task.seed)
+        self._round, self._server = read_model(self._folder, server)
+        self._owners: Int64 = _read_tensors(self._folder).get("owners", np.zeros(n_users, np.int64))
+        self._rows = [row for row in read_rows(self._folder) if row["round"] <= self._round]
 
     def run(self) -> None:
         rounds: int = self._method.config.rounds
@@ -209,14 +181,16 @@ class Conductor:
             except Rejected as error:
                 rejected[str(node)] = str(error)
                 log.warning("Round %d: upload of node %d rejected: %s", round, node, error)
-        report = {"accepted": accepted, "rejected": rejected, "bytes_up": received}
-        report["bytes_down"] = len(nodes) * sum(a.nbytes for a in self._download())
+        if individual:
+            own = self._owned_uploads(round, each, rejected)
+            accepted = len(own)
+        down = len(nodes) * sum(array.nbytes for array in self._download())
+        report = {"accepted": accepted, "rejected": rejected}
+        report |= {"bytes_up": received, "bytes_down": down}
         if not accepted:
             return None, report
         if individual:
-            own = self._owned_uploads(round, each, rejected)
-            report["accepted"] = len(own)
-            return (merge_uploads(own, shape) if own else None), report
+            return merge_uploads(own, shape), report
         if robust != "none":
             total = robust_sum(sums, shape, robust, self._rules.trim, self._rules.max_weight)
         return total, report
@@ -303,48 +277,42 @@ class Conductor:
 
     def _wait_for_nodes(self) -> list[int] | None:
         wanted, ends = self._rules.min_nodes, time.monotonic() + self._rules.wait_for_nodes
-        remind = 0.0
-        while True:
-            nodes = sorted(self._grid.get_node_ids())
-            if len(nodes) >= wanted:
-                return nodes
-            left = ends - time.monotonic()
-            if left <= 0:
+        logged = -1
+        while len(nodes := sorted(self._grid.get_node_ids())) < wanted:
+            if time.monotonic() >= ends:
                 self._stop(f"only {len(nodes)} of {wanted} nodes were there")
                 return None
-            if time.monotonic() >= remind:
-                log.info(
-                    "Waiting for nodes: %d of %d are here, %.0f s to go", len(nodes), wanted, left
-                )
-                remind = time.monotonic() + _REMIND_SECONDS
+            if len(nodes) != logged:
+                log.info("Waiting for nodes: %d of %d are here", len(nodes), wanted)
+                logged = len(nodes)
             time.sleep(_POLL_SECONDS)
+        return nodes
 
     def _stop(self, reason: str) -> None:
-        self._files.write_outcome(self._round, reason)
+        outcome = {"format": OUTCOME, "version": VERSION, "round": self._round, "reason": reason}
+        write_json(self._folder / "outcome.json", outcome)
         log.info("Stopped after round %d: %s", self._round, reason)
 
     def _download(self) -> Any:
         return self._method.download(self._server)
 
     def _content(self, round: int) -> RecordDict:
-        download = self._download()
-        arrays = zip(download._fields, download, strict=True)
+        arrays = self._download()._asdict().items()
         record = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays})
         about = ConfigRecord({"round": round, "best": best_round(self._rows)})
         return RecordDict({"download": record, "round": about})
 
     def _save(self) -> None:
-        self._files.save(self._round, self._server, self._rows, self._owners)
+        # The rows first: a crash in between leaves one row too many, which the next start drops.
+        write_json_lines(self._folder / "rounds.jsonl", self._rows)
+        named = self._server._asdict()
+        named |= {"round": np.array([self._round]), "owners": self._owners}
+        write_tensors(self._folder / "server.safetensors", named_tensors(named), STATE, VERSION)
 
 
 def main(grid: Grid, context: Context) -> None:
     Conductor(grid, context).run()
 
 
-def server_app() -> ServerApp:
-    app = ServerApp()
-    app.main()(main)
-    return app
-
-
-app = server_app()
+app = ServerApp()
+app.main()(main)

@@ -12,6 +12,7 @@ from unskew.engine.federation import (
     train_chunk,
     train_upload,
 )
+from unskew.engine.recommender import Recommender
 from unskew.engine.scoreboard import Scoreboard
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Checkpoints",
     "Devices",
     "Federation",
+    "Recommender",
     "Scoreboard",
     "State",
     "Transform",

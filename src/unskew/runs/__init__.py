@@ -1,6 +1,6 @@
 """Whole runs: specify, train, save, reopen, compare, tune and recommend."""
 
-from unskew.runs.recommender import Recommender
+from unskew.engine import Recommender
 from unskew.runs.results import Result, SeedOutcome, Summary, peak_memory_mb, summaries, summarise
 from unskew.runs.runner import (
     OnRound,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.engine import CHUNK, Checkpoints, Federation, State, return_freed
+from unskew.engine import CHUNK, Checkpoints, Federation, Recommender, State, return_freed
 from unskew.evaluation import prepare
 from unskew.files import write_json_lines
 from unskew.privacy import (
@@ -20,7 +20,6 @@ from unskew.privacy import (
     compositions,
     privacy_report,
 )
-from unskew.runs.recommender import Recommender
 from unskew.runs.results import (
     Result,
     SeedOutcome,

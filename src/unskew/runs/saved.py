@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from unskew.engine import Checkpoints, Federation
+from unskew.engine import Checkpoints, Federation, Recommender
 from unskew.evaluation import PairedTest, holm, paired_test
 from unskew.files import read_json, read_json_lines, write_atomically, write_json
 from unskew.ragged import indptr_from_counts
-from unskew.runs.recommender import Recommender
 from unskew.runs.results import Result, SeedOutcome, versions
 from unskew.runs.spec import RunSpec
 from unskew.types import Ragged, Split, UnskewError

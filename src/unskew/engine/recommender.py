@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from unskew.engine import CHUNK, Devices
+from unskew.engine.devices import Devices
+from unskew.engine.federation import CHUNK
 from unskew.evaluation import best_unseen
 from unskew.ragged import select
 from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewError
@@ -53,13 +54,17 @@ class Recommender:
 
     def _table(self, users: Int64, k: int) -> pl.DataFrame:
         """The best unseen items of these users, each by the items that it downloaded last."""
+        labels = [self.split.user_ids[user] for user in users]
+        return self._best(labels, self.scores(users), select(self.split.seen, users), k)
+
+    def scores(self, users: Int64) -> Float32:
+        """Scores of all items for each user, with the items that the user downloaded last."""
         scores = np.empty((len(users), self.split.n_items), np.float32)
         for version in np.unique(self._devices.version[users]):
             chosen = np.flatnonzero(self._devices.version[users] == version)
             private = self._devices.take(users[chosen])
             scores[chosen] = self._method.score(self._devices.downloads[int(version)], private)
-        labels = [self.split.user_ids[user] for user in users]
-        return self._best(labels, scores, select(self.split.seen, users), k)
+        return scores
 
     def _best(self, users: list[str], scores: Float32, seen: Ragged, k: int) -> pl.DataFrame:
         """The ``k`` highest scores of every user among the items that are not in ``seen``."""
@@ -84,5 +89,5 @@ def _find(label: str, labels: Sequence[str], kind: str) -> int:
         return labels.index(label)
     except ValueError:
         raise UnskewError(
-            f'The run has no {kind} "{label}"; its {kind}s are labelled like "{labels[0]}".'
+            f'There is no {kind} "{label}" here; {kind}s are labelled like "{labels[0]}".'
         ) from None
