@@ -40,7 +40,7 @@ SOURCES: dict[str, list[str]] = {
 """Files or folders of each room to plant mistakes in."""
 PRIVACY_TESTS = ("figures", "accounting", "clipping", "noise")
 TESTS: dict[str, list[str]] = {
-    "deploy": ["tests/deploy/test_deploy_uploads.py", "tests/deploy/test_deploy_trust.py"],
+    "deploy": [f"tests/deploy/test_deploy_{name}.py" for name in ("uploads", "robust", "trust")],
     "engine": ["tests/test_files.py", "tests/engine"],
     "evaluation": ["tests/evaluation"],
     "privacy": [f"tests/privacy/test_privacy_{name}.py" for name in PRIVACY_TESTS],

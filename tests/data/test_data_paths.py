@@ -256,7 +256,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, fault: str) -> None:
 
 def test_gz_that_is_not_gzip_folder_and_missing_file(tmp_path: Path) -> None:
     assert "not a gzip" in refusal(write(tmp_path / "f.csv.gz", GOOD))
-    assert "folder" in refusal(tmp_path)
+    assert "Is a directory" in refusal(tmp_path)
     assert "no such file" in refusal(tmp_path / "none.csv")
     assert "no such file" in refusal(tmp_path / ("long" * 100))
     with pytest.raises(UnskewError, match="did you mean 'ml-100k'"):

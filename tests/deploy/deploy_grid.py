@@ -58,14 +58,24 @@ def flattened(message: Message) -> dict[str, bytes]:
     return {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
 
 
+def take_identity() -> None:
+    """Flower's processes are told who they are; in a test one process is all of them."""
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+
+
+def reply(content: dict[str, Any]) -> Message:
+    """A node's reply with these records."""
+    take_identity()
+    return Message(RecordDict(content), dst_node_id=1, message_type="train")
+
+
 class DirectGrid(Grid):
     """Nodes in this process; ``sent`` keeps every reply's bytes, ``errors`` what nodes refused."""
 
     def __init__(
         self, app: ClientApp, run_config: dict[str, Any], nodes: dict[int, dict[str, Any]]
     ):
-        # Flower's processes are told who they are; here one process is all of them.
-        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+        take_identity()
         self._app = app
         self._contexts = {
             node: Context(1, node, node_config, RecordDict(), run_config)

@@ -14,13 +14,11 @@ from deploy_samples import EVERYONE, Twin, distance, simulated, task_of, write_n
 pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
 
 from deploy_grid import federation
-from flwr.app import Context, Message, MetricRecord, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Context, RecordDict
 
 from unskew.deploy.device import Device
-from unskew.deploy.messages import Rejected, read_download, read_metric_sums
+from unskew.deploy.messages import read_download
 from unskew.deploy.node_data import take_users, write_node_data
-from unskew.deploy.robust import mean_metrics, settle_owners
 from unskew.deploy.server import Conductor, claim_folder, read_model, read_rows
 from unskew.methods import create
 from unskew.types import Split, UnskewError, Upload
@@ -155,18 +153,6 @@ def test_what_step_2_says_is_kept(tmp_path: Path, tiny_split: Split) -> None:
     assert log.stat().st_mode & 0o077 == 0
 
 
-def test_users_stay_with_the_node_that_first_spoke_for_them() -> None:
-    nobody = np.zeros(6, np.int64)
-    huge = 2**64 - 5  # Flower's numbers are unsigned
-    owners, holds = settle_owners(nobody, {huge: np.array([0, 1, 2]), 7: np.array([2, 3])})
-    assert holds[huge].tolist() == [True, True, False]  # both say 2 is theirs: neither is heard
-    assert holds[7].tolist() == [False, True]
-    owners, holds = settle_owners(owners, {9: np.array([0, 3, 5]), huge: np.array([0, 2])})
-    assert holds[9].tolist() == [False, False, True]
-    assert holds[huge].tolist() == [True, True]
-    assert not nobody.any()
-
-
 def test_a_node_cannot_take_over_another_nodes_users(tmp_path: Path, tiny_split: Split) -> None:
     """Node 3 has node 1's data. It comes late, and again after the server was restarted."""
     task = task_of(tiny_split, "pfedgraph", f"{EVERYONE} aggregated=1")
@@ -196,35 +182,6 @@ def test_a_node_speaks_for_users_whose_turn_it_is(tmp_path: Path, tiny_split: Sp
     assert Conductor(grid, context)._run_round([1, 2, 3])
     rejected = read_rows(tmp_path / "server")[0]["rejected"]
     assert rejected == {"2": "it has uploads of users who do not train in this round"}
-
-
-def _reply(**sums: Any) -> Message:
-    named = {name.replace("_at_", "@").replace("_", "."): pair for name, pair in sums.items()}
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
-    record = RecordDict({"sums": MetricRecord(named)})
-    return Message(record, dst_node_id=1, message_type="evaluate")
-
-
-def test_only_metrics_of_users_that_exist_are_taken() -> None:
-    good = {"test.ndcg@10": (3.0, 6), "validation.hr@5": (1.0, 4)}
-    assert (
-        read_metric_sums(_reply(test_ndcg_at_10=[3.0, 6.0], validation_hr_at_5=[1.0, 4.0]), 8)
-        == good
-    )
-    for wrong, reason in (
-        ({"test_fame_at_10": [3.0, 6.0]}, "no metric"),
-        ({"test_ndcg_at_10": [3.0, 9.0]}, "of 9 users; the federation has 8"),
-        ({"test_ndcg_at_10": [0.1, 0.5]}, "of 0.5 users"),
-        ({"test_ndcg_at_10": [7.0, 6.0]}, "outside"),
-        ({"test_ndcg_at_10": [float("nan"), 6.0]}, "not a sum and a count"),
-    ):
-        with pytest.raises(Rejected, match=reason):
-            read_metric_sums(_reply(**wrong), 8)
-    answers = {1: {"test.hr@5": (1.0, 3)}, 2: {"test.hr@5": (8.0, 8)}, 3: {"test.hr@5": (2.0, 5)}}
-    assert mean_metrics(answers, 8) == (
-        {"test.hr@5": 3 / 8},
-        [2],
-    )  # all eight users are accounted for
 
 
 def test_a_federation_can_go_on_for_longer(tmp_path: Path, tiny_split: Split) -> None:

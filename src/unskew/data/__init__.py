@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from pathlib import Path
+
+import numpy as np
 
 from unskew.data._checks import Rules, did_you_mean
 from unskew.data._demo import demo
 from unskew.data._download import Progress, fetch, verify
-from unskew.data._info import Statistics, info
-from unskew.data._rows import to_interactions
+from unskew.data._rows import ticks_per_second, to_interactions
 from unskew.data._sources import (
     Source,
     add_titles,
@@ -30,7 +32,7 @@ from unskew.data._sources import (
     sources,
 )
 from unskew.data._tables import read_table
-from unskew.types import Interactions, UnskewError
+from unskew.types import Bool, Interactions, UnskewError
 
 __all__ = [
     "Source",
@@ -45,6 +47,33 @@ __all__ = [
 
 _MIN_USER_ROWS = 3
 """Fewest rows of a user in a user's own file: one each for training, validation and testing."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts of the rows that take part: ratings above zero, users with enough rows. A repeated
+    (user, item) pair counts as often as it is in the file, as in published tables."""
+
+    name: str
+    n_users: int
+    n_items: int
+    n_rows: int
+    n_pairs: int
+    """Distinct (user, item) pairs."""
+    sparsity: float
+    """Share of the users × items grid without a row, from ``n_rows``."""
+    rows_per_user_min: int
+    rows_per_user_median: float
+    rows_per_user_max: int
+    clock: str
+    first_time: str | None
+    """Earliest and latest row as ISO dates (UTC); None where the clock is not time."""
+    last_time: str | None
+    min_user_rows: int
+    n_users_read: int
+    """Users, items and rows in the file, before any were left out."""
+    n_items_read: int
+    n_rows_read: int
 
 
 def load(
@@ -92,6 +121,40 @@ def load(
     return interactions if titles is None else add_titles(interactions, read_titles(Path(titles)))
 
 
+def info(interactions: Interactions) -> Statistics:
+    """Count the rows, users and items that take part."""
+    users, items, n_read = interactions.users, interactions.items, len(interactions.user_ids)
+    keep: Bool = np.ones(len(users), np.bool_)
+    if interactions.ratings is not None:
+        keep = interactions.ratings > 0
+    per_user = np.bincount(users[keep], minlength=n_read)
+    keep &= (per_user >= interactions.min_user_rows)[users]
+    per_user = per_user[per_user >= interactions.min_user_rows]
+    n_users, n_rows, n_items = len(per_user), int(keep.sum()), len(np.unique(items[keep]))
+    least, median, most = np.quantile(per_user, (0.0, 0.5, 1.0)) if n_users else np.zeros(3)
+    first, last = _date_range(interactions, keep)
+    return Statistics(
+        name=interactions.name,
+        n_users=n_users,
+        n_items=n_items,
+        n_rows=n_rows,
+        n_pairs=len(
+            np.unique(users[keep].astype(np.int64) * len(interactions.item_ids) + items[keep])
+        ),
+        sparsity=1.0 - n_rows / max(n_users * n_items, 1),
+        rows_per_user_min=int(least),
+        rows_per_user_median=float(median),
+        rows_per_user_max=int(most),
+        clock=interactions.clock,
+        first_time=first,
+        last_time=last,
+        min_user_rows=interactions.min_user_rows,
+        n_users_read=n_read,
+        n_items_read=len(interactions.item_ids),
+        n_rows_read=len(users),
+    )
+
+
 def check_source(given: str | os.PathLike[str]) -> None:
     """Raise an error unless ``given`` is a data set known by name or a file; nothing is read."""
     path = Path(os.path.expanduser(given))
@@ -122,3 +185,16 @@ def _find_ratings(
         raise UnskewError(f"{cache}: the download holds no ratings file; delete the folder")
     verify(path.parent)
     return path
+
+
+def _date_range(interactions: Interactions, keep: Bool) -> tuple[str | None, str | None]:
+    """ISO dates of the first and the last row; None where the clock is not time."""
+    if interactions.clock != "time" or interactions.timestamps is None or not keep.any():
+        return None, None
+    times = interactions.timestamps[keep]
+    days = np.array([times.min(), times.max()]) // (86_400 * ticks_per_second(times))
+    try:
+        first, last = (date(1970, 1, 1) + timedelta(days=int(day)) for day in days)
+    except OverflowError:
+        return None, None
+    return first.isoformat(), last.isoformat()

@@ -27,7 +27,6 @@ _USUAL_NAMES: Mapping[str, str] = {
     "title": "title name movietitle itemtitle itemname artistname",
 }
 """Column names by role, in lower case without punctuation, most usual first."""
-_SHORT_USER = "row of a user with too few"
 
 
 def find_columns(
@@ -77,8 +76,9 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def plural(kind: str, n: int) -> str:
-    return kind if n == 1 else f"{kind}s"
+def count(n: int, noun: str) -> str:
+    """A number with its noun, in the plural unless it is 1."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _missing_columns(path: Path, names: Sequence[str], missing: Sequence[str]) -> str:
@@ -103,8 +103,6 @@ class Rules:
     """Drop bad rows and count them; otherwise the first one is an error."""
     published: bool = False
     """A data set known by name: repeated pairs and any 64-bit timestamp are accepted."""
-    ignore_ratings: bool = False
-    """The rating column is a label of another kind (Last.fm's tags), so every row counts."""
     min_user_rows: int = 3
     refuse_short_users: bool = False
     """Treat a user with fewer rows as an error in the file; otherwise the split leaves it out."""
@@ -120,14 +118,15 @@ class Problems:
         self.remarks: list[str] = []
         """Notes about the file that are no errors."""
         self._counts: Counter[str] = Counter()
-        self._short_users = 0
         self._first: tuple[int, str] | None = None
         for line, fields in table.ragged:
             self._note(line, f"{fields} fields where the header has {table.frame.width}")
             self._counts["ragged line"] += 1
 
     def mark(self, rows: Bool, kind: str, describe: pl.Series | str) -> None:
-        """Mark rows as bad; ``describe`` is a sentence, or the column that holds the bad value."""
+        """Mark rows as bad; ``describe`` is a sentence, or the column that holds the bad value.
+
+        They are counted in the notes as ``kind``, unless that is empty."""
         fresh = rows & ~self.bad
         if not fresh.any():
             return
@@ -136,10 +135,6 @@ class Problems:
         row = int(fresh.argmax())
         text = describe if isinstance(describe, str) else f"{kind} {str(describe[row])[:60]!r}"
         self._note(int(self.table.lines[row]), text)
-
-    def mark_short_users(self, rows: Bool, n_users: int, describe: str) -> None:
-        self._short_users = n_users
-        self.mark(rows, _SHORT_USER, describe)
 
     def mark_unparsed(
         self, text: pl.Series, parsed: pl.Series, role: str, wrong: str = "non-numeric"
@@ -161,19 +156,11 @@ class Problems:
 
     def notes(self) -> tuple[str, ...]:
         """Sentences on what was dropped, for ``Interactions.notes``."""
-        counts = {kind: n for kind, n in self._counts.items() if kind != _SHORT_USER}
-        notes = list(self.remarks)
-        if counts:
-            parts = ", ".join(f"{n} {plural(kind, n)}" for kind, n in counts.items())
-            total = sum(counts.values())
-            notes.append(f"dropped {total} {plural('row', total)}: {parts}")
-        if self._short_users:
-            rows = self._counts[_SHORT_USER]
-            notes.append(
-                f"dropped {self._short_users} {plural('user', self._short_users)} with fewer than "
-                f"{self.rules.min_user_rows} rows ({rows} {plural('row', rows)})"
-            )
-        return tuple(notes)
+        counts = {kind: n for kind, n in self._counts.items() if kind}
+        if not counts:
+            return tuple(self.remarks)
+        parts = ", ".join(count(n, kind) for kind, n in counts.items())
+        return (*self.remarks, f"dropped {count(sum(counts.values()), 'row')}: {parts}")
 
     def _note(self, line: int, text: str) -> None:
         if self._first is None or line < self._first[0]:

@@ -69,8 +69,8 @@ Station Stranger Summer Umbrella Voyage
 def demo() -> Interactions:
     """Generate the data set, rows in order of time."""
     genres = (_bits(1, 0, _N_ITEMS) % np.uint64(len(_GENRES))).astype(np.int64)
-    centres = _normal(2, 0, len(_GENRES) * _DIMENSIONS).reshape(len(_GENRES), _DIMENSIONS)
-    noise = _normal(3, 0, _N_ITEMS * _DIMENSIONS).reshape(_N_ITEMS, _DIMENSIONS)
+    centres = _normal(2, len(_GENRES) * _DIMENSIONS).reshape(len(_GENRES), _DIMENSIONS)
+    noise = _normal(3, _N_ITEMS * _DIMENSIONS).reshape(_N_ITEMS, _DIMENSIONS)
     styles = centres[genres] + _STYLE_NOISE * noise
     users, items, times = _draw_interactions(styles, _popularity(), centres)
     order = np.lexsort((items, users, times))
@@ -144,8 +144,8 @@ def _tastes(centres: Float64) -> tuple[Float64, Float64]:
     """Every user's taste at the first row and at the last row."""
     picks = _bits(4, 0, 3 * _N_USERS) % np.uint64(len(_GENRES))
     first, second, later = picks.reshape(3, _N_USERS).astype(np.int64)
-    lean = _uniform(5, 0, _N_USERS)[:, None]
-    noise = _normal(6, 0, _N_USERS * _DIMENSIONS).reshape(_N_USERS, _DIMENSIONS)
+    lean = _uniform(5, _N_USERS)[:, None]
+    noise = _normal(6, _N_USERS * _DIMENSIONS).reshape(_N_USERS, _DIMENSIONS)
     start = centres[first] * (0.5 + 0.5 * lean) + centres[second] * (0.5 - 0.5 * lean)
     end = 0.45 * start + 0.55 * centres[later]
     return start + _TASTE_NOISE * noise, end + _TASTE_NOISE * noise
@@ -161,7 +161,7 @@ def _popularity() -> Float64:
 
 def _row_counts() -> Int64:
     """Number of rows of each user, with a heavy tail."""
-    u = _uniform(8, 0, _N_USERS)
+    u = _uniform(8, _N_USERS)
     return _MIN_USER_ROWS + (24.0 * u / (1.05 - u)).astype(np.int64)
 
 
@@ -205,13 +205,13 @@ def _bits(block: int, user: int, count: int) -> UInt64:
     return mix(state + np.arange(1, count + 1, dtype=np.uint64) * golden)
 
 
-def _uniform(block: int, user: int, count: int) -> Float64:
+def _uniform(block: int, count: int) -> Float64:
     """Uniform values in [0, 1), in steps of 2^-53."""
-    return (_bits(block, user, count) >> np.uint64(11)).astype(np.float64) * (1.0 / (1 << 53))
+    return (_bits(block, 0, count) >> np.uint64(11)).astype(np.float64) * (1.0 / (1 << 53))
 
 
-def _normal(block: int, user: int, count: int) -> Float64:
+def _normal(block: int, count: int) -> Float64:
     """Approximately standard normal values: the sum of four uniforms, scaled by sqrt(3)."""
-    a, b, c, d = _uniform(block, user, 4 * count).reshape(4, count)
+    a, b, c, d = _uniform(block, 4 * count).reshape(4, count)
     values: Float64 = (((a + b) + (c + d)) - 2.0) * np.sqrt(np.float64(3.0))
     return values

@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 
@@ -29,23 +29,23 @@ Progress = Callable[[int, int | None], None]
 """Called with the bytes received so far and the total (None if the server does not say)."""
 
 _CHUNK_BYTES = 1 << 16
-_RECORD = "checksums.json"
-_RECORD_VERSION = 1
+"""Bytes read from the network at a time."""
+_TIMEOUT_SECONDS = 30.0
+"""Longest wait for the publisher's server to answer."""
+_RECORD, _RECORD_VERSION = "checksums.json", 1
 
 
 def fetch(
     name: str,
     *,
     folder: str | os.PathLike[str] | None = None,
-    base_url: str | None = None,
     progress: Progress | None = None,
     force: bool = False,
-    timeout: float = 30.0,
 ) -> Path:
     """Download a data set into ``folder`` (the cache by default) and return the folder.
 
-    Files that are already there are kept unless ``force``. ``base_url``, or ``$UNSKEW_MIRROR``,
-    replaces the publisher's address by a mirror with the same layout. ``timeout`` is in seconds."""
+    Files that are already there are kept unless ``force``. ``$UNSKEW_MIRROR`` replaces the
+    publisher's address by a mirror with the same layout."""
     source = find_source(name)
     if source is None:
         names = ", ".join(known.name for known in sources())
@@ -58,20 +58,10 @@ def fetch(
     if not force and all((target / file).is_file() for file in source.files):
         verify(target)
         return target
-    base = base_url or os.environ.get("UNSKEW_MIRROR") or source.base_url
-    url = f"{base.rstrip('/')}/{source.archive}"
-    archive = target / PurePosixPath(source.archive).name
-    record = _read_record(target)
-    known = source.sha256 or record.get(archive.name)
+    base = os.environ.get("UNSKEW_MIRROR") or source.base_url
     try:
         target.mkdir(parents=True, exist_ok=True)
-        digest = download(
-            url, archive, size=source.size, sha256=known, progress=progress, timeout=timeout
-        )
-        members = _unpack(archive, target, source.files)
-        archive.unlink()
-        sums = dict(sorted({**record, archive.name: digest, **members}.items()))
-        write_json(target / _RECORD, {"version": _RECORD_VERSION, "sha256": sums})
+        _download(f"{base.rstrip('/')}/{source.archive}", target, source, progress)
     except _UnreachableError as error:
         raise UnskewError(_by_hand(source, target, f"could not be fetched ({error})")) from error
     except OSError as error:
@@ -80,31 +70,6 @@ def fetch(
             "another folder"
         ) from error
     return target
-
-
-def download(
-    url: str,
-    path: Path,
-    *,
-    size: int | None = None,
-    sha256: str | None = None,
-    progress: Progress | None = None,
-    timeout: float = 30.0,
-) -> str:
-    """Download ``url`` to ``path``, resuming from ``path.part`` if present; returns the SHA-256."""
-    part = path.with_name(path.name + ".part")
-    _receive(url, part, progress, timeout)
-    got, digest = part.stat().st_size, _sha256(part)
-    if (size is not None and got != size) or (sha256 is not None and digest != sha256):
-        _delete(part)
-        raise UnskewError(
-            f"{url}: the file received ({got} bytes, SHA-256 {digest[:12]}…) is not the one on "
-            f"record ({size or 'any'} bytes, SHA-256 {(sha256 or 'any')[:12]}…); it was deleted, "
-            "fetch it again or get it from the publisher by hand"
-        )
-    os.replace(part, path)
-    _delete(part)
-    return digest
 
 
 def verify(folder: Path) -> None:
@@ -122,7 +87,25 @@ class _UnreachableError(Exception):
     """The publisher did not answer; the message says why in a few words."""
 
 
-def _receive(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
+def _download(url: str, folder: Path, source: Source, progress: Progress | None) -> None:
+    """Receive the archive, check it, unpack its files into the folder and record their sums."""
+    name, record = PurePosixPath(url).name, _read_record(folder)
+    part = folder / f"{name}.part"
+    _receive(url, part, progress)
+    digest = _sha256(part)
+    known = source.sha256 or record.get(name, digest)
+    if digest != known:
+        _delete(part)
+        raise UnskewError(
+            f"{url}: the file received (SHA-256 {digest[:12]}…) is not the one on record "
+            f"({known[:12]}…); it was deleted, fetch it again or get it from the publisher by hand"
+        )
+    sums = {**record, name: digest, **_unpack(url, part, source.files)}
+    write_json(folder / _RECORD, {"version": _RECORD_VERSION, "sha256": dict(sorted(sums.items()))})
+    _delete(part)
+
+
+def _receive(url: str, part: Path, progress: Progress | None) -> None:
     """Append the missing bytes to ``part``, or start over if the server sends the whole file.
 
     The server's ETag or date is kept beside ``part``, so that the parts of two versions of a file
@@ -136,17 +119,15 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
         headers["If-Range"] = tag.read_text()
     try:
         request = urllib.request.Request(url, headers=headers)
-        response = urllib.request.urlopen(request, timeout=timeout)
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()
         if done and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             _delete(part)
-            return _receive(url, part, progress, timeout)
+            return _receive(url, part, progress)
         raise _UnreachableError(f"{url} answered {error.code} {error.reason}") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise _UnreachableError(f"{url}: {_reason(getattr(error, 'reason', error))}") from error
-    except ValueError as error:
-        raise _UnreachableError(f"{url!r} is not an address") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise _UnreachableError(f"{url}: {getattr(error, 'reason', error)}") from error
     with response:
         if response.status != HTTPStatus.PARTIAL_CONTENT:
             _delete(part)
@@ -155,8 +136,7 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
             if version and not version.startswith("W/"):
                 tag.write_text(version)
         length = response.headers.get("Content-Length", "")
-        total = done + int(length) if length.isdigit() else None
-        broken = ""
+        total, broken = done + int(length) if length.isdigit() else None, ""
         with part.open("ab") as file:
             try:
                 while chunk := response.read(_CHUNK_BYTES):
@@ -170,34 +150,31 @@ def _receive(url: str, part: Path, progress: Progress | None, timeout: float) ->
                 TimeoutError,
                 ssl.SSLError,
             ) as error:
-                broken = _reason(error)
-            file.flush()
-            os.fsync(file.fileno())
-    if broken or (total is not None and done < total):
-        of = "" if total is None else f" of {total}"
-        why = f" ({broken})" if broken else ""
+                broken = f" ({error})"
+    if broken or done < (total or 0):
         raise UnskewError(
-            f"{url}: the connection ended after {done}{of} bytes{why}; run it again to go on from "
-            f"{part}"
+            f"{url}: the connection ended after {done} of {total or 'unknown'} bytes{broken}; run "
+            f"it again to go on from {part}"
         )
 
 
-def _unpack(archive: Path, folder: Path, files: Iterable[str]) -> dict[str, str]:
-    """Write the named members, and only these, under their bare names; returns their SHA-256."""
+def _unpack(url: str, archive: Path, files: tuple[str, ...]) -> dict[str, str]:
+    """Write the named members, and only these, under their bare names beside the archive; returns
+    their SHA-256."""
     sums = {}
     try:
         with zipfile.ZipFile(archive) as opened:
             members = {PurePosixPath(name).name: name for name in opened.namelist()}
             for file in files:
                 if file not in members:
-                    raise UnskewError(f"{archive}: holds no {file}; delete it and fetch it again")
+                    raise UnskewError(f"{url}: the archive holds no {file}; get it by hand")
                 content = opened.read(members[file])
-                write_bytes(folder / file, content)
+                write_bytes(archive.with_name(file), content)
                 sums[file] = hashlib.sha256(content).hexdigest()
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        archive.unlink(missing_ok=True)
+        _delete(archive)
         raise UnskewError(
-            f"{archive}: the download is not a sound zip archive and was deleted; fetch it again"
+            f"{url}: the download is not a sound zip archive and was deleted; fetch it again"
         ) from error
     return sums
 
@@ -209,33 +186,30 @@ def _read_record(folder: Path) -> dict[str, str]:
         return {}
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        if record["version"] != _RECORD_VERSION:
-            raise ValueError(f"version {record['version']}")
-        return {str(name): str(digest) for name, digest in record["sha256"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnskewError(
-            f"{path}: not a record this version can read; delete it and fetch the data again"
-        ) from error
+        if record["version"] == _RECORD_VERSION:
+            return dict(record["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise UnskewError(
+        f"{path}: not a record this version can read; delete it and fetch the data again"
+    )
 
 
 def _by_hand(source: Source, folder: Path, why: str) -> str:
     """How to get a data set without this program."""
-    what = f"{source.base_url}{source.archive}" if source.archive else source.files[0]
-    where = f"from {source.url} " if source.archive is None else ""
-    unpack = "unpack its files" if source.archive else "put it"
+    if source.archive:
+        what = f"get {source.base_url}{source.archive} yourself and unpack its files"
+    else:
+        what = f"get {source.files[0]} from {source.url} yourself and put it"
     return (
-        f"{source.name} {why}; get {what} {where}yourself and {unpack} into {folder} or "
-        f"<folder>/{source.name} with UNSKEW_DATA=<folder> (licence: {source.licence})"
+        f"{source.name} {why}; {what} into {folder} or <folder>/{source.name} with "
+        f"UNSKEW_DATA=<folder> (licence: {source.licence})"
     )
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _reason(error: object) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _tag_file(part: Path) -> Path:

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from unskew.data._checks import Problems, Rules, find_columns, plural
+from unskew.data._checks import Problems, Rules, count, find_columns
 from unskew.data._tables import Table
 from unskew.types import Float64, Int32, Int64, Interactions, UnskewError
 
 _YEAR_2200 = 7_258_118_400
 """1 January 2200 in seconds since 1970."""
-_TICKS_PER_SECOND = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6}
+_UNITS = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}
+"""Units of timestamps by their number in a second."""
 _ISO_DATE = (
     r"^(?<day>\d{4}-\d{2}-\d{2})"
     r"(?:[T ](?<minute>\d{2}:\d{2})(?<second>:\d{2}(?:\.\d+)?)?)?"
@@ -39,8 +40,6 @@ def to_interactions(
 ) -> Interactions:
     """The interactions of a table, users and items numbered in order of first appearance."""
     chosen = find_columns(table.path, table.frame.columns, columns)
-    if rules.ignore_ratings:
-        chosen.pop("rating", None)
     problems = Problems(table, rules)
     frame = table.frame
     read = _Columns(
@@ -53,7 +52,7 @@ def to_interactions(
     if not rules.published:
         _mark_duplicates(read, problems)
         problems.raise_first()
-    if not rules.published and rules.refuse_short_users:
+    if rules.refuse_short_users:
         _mark_short_users(read, problems)
         problems.raise_first()
     keep = ~problems.bad
@@ -81,6 +80,13 @@ def number_labels(labels: pl.Series) -> tuple[Int32, list[Any]]:
     numbers = pl.Series(np.arange(len(names), dtype=np.int32))
     numbered = labels.replace_strict(names, numbers, return_dtype=pl.Int32)
     return numbered.to_numpy(writable=True), names.to_list()
+
+
+def ticks_per_second(times: Int64) -> int:
+    """The unit of timestamps, as its number in a second: the coarsest in which their median is
+    before the year 2200."""
+    middle = abs(float(np.median(times)))
+    return next((ticks for ticks in _UNITS if middle < _YEAR_2200 * ticks), 10**9)
 
 
 def _read_labels(column: pl.Series, role: str, problems: Problems) -> pl.Series:
@@ -122,7 +128,6 @@ def _read_times(column: pl.Series, problems: Problems) -> Int64:
             micros = dates.fill_null(0).to_numpy()
             times = micros // 10**6 if (micros % 10**6 == 0).all() else micros
         else:
-            _check_any_time(text, floats, problems)
             problems.mark_unparsed(text, floats, "timestamp")
             times = _times_from_floats(floats.fill_null(0.0).to_numpy(), whole, text, problems)
     else:
@@ -149,20 +154,6 @@ def _parse_iso_dates(text: pl.Series) -> pl.Series:
     return parts.unnest("text").select(date=read)["date"].to_physical()
 
 
-def _check_any_time(text: pl.Series, parsed: pl.Series, problems: Problems) -> None:
-    """A text column without a single timestamp is the wrong column, not a file of bad rows."""
-    if text.dtype != pl.String or parsed.count():
-        return
-    given = text.drop_nulls()
-    given = given.filter(given != "")
-    if len(given) > 1:
-        raise UnskewError(
-            f"{problems.table.path}: column {text.name!r} holds no timestamps, but such as "
-            f"{given[0][:40]!r}; write seconds or ISO dates (2024-01-31), or leave the column out "
-            "with --columns timestamp="
-        )
-
-
 def _times_from_floats(
     values: Float64, whole: pl.Series, text: pl.Series, problems: Problems
 ) -> Int64:
@@ -178,21 +169,16 @@ def _times_from_floats(
 
 
 def _mark_impossible_times(times: Int64, text: pl.Series, problems: Problems) -> None:
-    """Mark times before 1970 or after 2200.
-
-    The unit is the coarsest in which the median is before 2200, so seconds among milliseconds (or
-    the reverse) do not pass as dates."""
+    """Mark times before 1970 or after 2200 in the unit of the typical one, so that seconds among
+    milliseconds (or the reverse) do not pass as dates."""
     problems.mark(times < 0, "negative timestamp", text)
-    good = times[~problems.bad]
-    if len(good) == 0:
+    if problems.bad.all():
         return
-    middle = int(np.median(good))
-    fits = ((unit, n) for unit, n in _TICKS_PER_SECOND.items() if middle < _YEAR_2200 * n)
-    unit, ticks = next(fits, ("nanoseconds", 10**9))
+    ticks = ticks_per_second(times[~problems.bad])
     late = times > _YEAR_2200 * ticks
     if late.any():
         value = str(text[int(late.argmax())])
-        describe = f"timestamp {value!r} is after the year 2200 in {unit}"
+        describe = f"timestamp {value!r} is after the year 2200 in {_UNITS[ticks]}"
         problems.mark(late, "absurd timestamp", describe)
 
 
@@ -214,19 +200,19 @@ def _mark_duplicates(read: _Columns, problems: Problems) -> None:
 def _mark_short_users(read: _Columns, problems: Problems) -> None:
     """Mark users without enough positive rows to hold out one for validation, one for testing."""
     usable = ~problems.bad if read.ratings is None else ~problems.bad & (read.ratings > 0)
-    rows = pl.DataFrame({"user": read.users, "usable": pl.Series(usable)})
-    totals = rows.select(pl.col("usable").sum().over("user")).to_series().to_numpy()
+    frame = pl.DataFrame({"user": read.users, "usable": pl.Series(usable)})
+    totals = frame.select(pl.col("usable").sum().over("user")).to_series().to_numpy()
     least = problems.rules.min_user_rows
     short = (totals < least) & ~problems.bad
     if not short.any():
         return
     row = int(short.argmax())
-    text = (
-        f"user {read.users[row]!r} has {totals[row]} usable {plural('row', totals[row])} where at "
-        f"least {least} are needed"
-    )
-    n_users = read.users.filter(pl.Series(short)).n_unique()
-    problems.mark_short_users(short, n_users, text)
+    usable_rows = count(totals[row], "usable row")
+    text = f"user {read.users[row]!r} has {usable_rows} where at least {least} are needed"
+    problems.mark(short, "", text)
+    users = count(read.users.filter(pl.Series(short)).n_unique(), "user")
+    rows = count(int(short.sum()), "row")
+    problems.remarks.append(f"dropped {users} with fewer than {least} rows ({rows})")
 
 
 def _check_type(column: pl.Series, fits: bool, wanted: str, problems: Problems) -> None:

@@ -207,9 +207,10 @@ def read_source(
     rules = Rules(
         skip_bad_rows=skip_bad_rows,
         published=True,
-        ignore_ratings=source.rating_is_label,
         min_user_rows=min_user_rows or source.min_user_rows,
     )
+    if source.rating_is_label:
+        columns = {**(columns or {}), "rating": None}
     if path.name in _PLAIN_FILES or source.ratings is None:
         table = read_text(path)
     else:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import os
 import re
 import subprocess
 import sys
@@ -57,7 +56,6 @@ class Table:
 
 def read_table(path: Path) -> Table:
     """Read any supported file: Parquet, or delimited text with a header line."""
-    _check_file(path)
     return _read_parquet(path) if _is_parquet(path) else read_text(path)
 
 
@@ -90,12 +88,11 @@ def read_text(
 
 def read_bytes(path: Path) -> bytes:
     """The file's content, decompressed if it is gzip."""
-    _check_file(path)
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise UnskewError(
-            f"{path}: cannot be read ({error.strerror or error}); check its permissions"
+            f"{path}: cannot be read ({error.strerror or error}); check the path and permissions"
         ) from error
     if raw.startswith(_GZIP_MAGIC):
         try:
@@ -113,13 +110,6 @@ def read_bytes(path: Path) -> bytes:
     if not raw.strip():
         raise UnskewError(f"{path}: the file is empty; it needs a header line and rows below it")
     return raw
-
-
-def _check_file(path: Path) -> None:
-    if os.path.isdir(path):
-        raise UnskewError(f"{path}: this is a folder; give a file with interactions")
-    if not os.path.exists(path):
-        raise UnskewError(f"{path}: no such file; check the path")
 
 
 def _is_parquet(path: Path) -> bool:

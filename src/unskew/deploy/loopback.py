@@ -74,7 +74,7 @@ class Loopback:
         self.flwr("supernode", "register", str(self.keys / f"node-{number}.auth.pub"), "lo")
 
     def start_node(self, number: int, config: Mapping[str, Any], **variables: str) -> None:
-        """Start a node; ``config`` is its node-config, ``variables`` are added to its environment."""
+        """Start a node; ``config`` is its node-config, ``variables`` its extra environment."""
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         self._start(
             f"node-{number}",

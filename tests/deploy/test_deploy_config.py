@@ -1,8 +1,7 @@
-"""What the server takes in and what it does not; sums that hostile nodes cannot steer."""
+"""What a run-config may say, the shape of uploads, and the data of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from deploy_samples import Twin, run_config, task_of
 
 from unskew.data import load
-from unskew.deploy.messages import Limits, NodeSum, Rejected, read_sum
 from unskew.deploy.node_data import (
     divide_users,
     read_node_data,
@@ -19,56 +17,10 @@ from unskew.deploy.node_data import (
     write_catalogue,
     write_node_data,
 )
-from unskew.deploy.robust import robust_sum
 from unskew.deploy.task import Task, read_run_config
 from unskew.evaluation import prepare
 from unskew.methods import METHODS
-from unskew.privacy import Shape
 from unskew.types import Split, UnskewError
-
-LIMITS = Limits(norm=1e4, weight=1e6)
-
-
-def _sum_upload() -> dict[str, np.ndarray[Any, Any]]:
-    return {
-        "items": np.array([1, 4], np.int32),
-        "values": np.ones((2, 3), np.float32),
-        "dense": np.ones(2, np.float32),
-        "weight": np.array([8.0]),
-    }
-
-
-def _with(name: str, value: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda named: {**named, name: value}
-
-
-SHAPE = Shape(n_items=6, width=3, dense=2)
-SPOILED = {
-    "instead of dense, items, values, weight": lambda n: {k: n[k] for k in ("items", "values")},
-    "it holds dense, items, p, values, weight": _with("p", np.ones(3, np.float32)),
-    "values is float64 instead of float32": _with("values", np.ones((2, 3))),
-    "values has shape": _with("values", np.ones((2, 4), np.float32)),
-    "dense has shape": _with("dense", np.ones((2, 2), np.float32)),
-    "weight has shape": _with("weight", np.array(8.0)),
-    "outside 0 to 5": _with("items", np.array([1, 6], np.int32)),
-    "outside 0 to 5 ": _with("items", np.array([-1, 4], np.int32)),
-    "ascending": _with("items", np.array([4, 4], np.int32)),
-    "values holds NaN": _with("values", np.full((2, 3), np.nan, np.float32)),
-    "dense holds NaN or infinity": _with("dense", np.full(2, np.inf, np.float32)),
-    "weight holds NaN": _with("weight", np.array([np.nan])),
-    "negative": _with("weight", np.array([-1.0])),
-    "values but no weight": _with("weight", np.array([0.0])),
-    "its weight 2e+06 is above 1e+06": _with("weight", np.array([2e6])),
-    "its norm": _with("values", np.full((2, 3), 1e6, np.float32)),
-}
-
-
-@pytest.mark.parametrize("reason", SPOILED)
-def test_a_wrong_sum_is_rejected_with_its_reason(reason: str) -> None:
-    assert read_sum(_sum_upload(), SHAPE, LIMITS).weight == 8.0
-    with pytest.raises(Rejected, match=reason.strip().replace("+", r"\+")):
-        read_sum(SPOILED[reason](_sum_upload()), SHAPE, LIMITS)
-
 
 FEDERATED = [name for name, kind in METHODS.items() if kind.aggregation != "central"]
 
@@ -82,45 +34,6 @@ def test_the_shape_is_what_the_method_itself_sends(
     twin = Twin(tmp_path, tiny_split, task_of(tiny_split, name, f"rounds={rounds}"), 2)
     for round in range(1, rounds + 1):
         twin.play(round, [0, 1])  # reads every upload against the shape
-
-
-def _node(value: float, weight: float) -> NodeSum:
-    items = np.array([0, 2], np.int32)
-    values = np.full((2, 3), value * weight, np.float32)
-    return NodeSum(items, values, np.full(2, value * weight, np.float32), weight)
-
-
-def test_robust_sums_against_one_hostile_node_of_four() -> None:
-    nodes = [_node(1.0, 10.0), _node(1.2, 20.0), _node(0.8, 10.0), _node(-500.0, 60.0)]
-    totals = {
-        how: robust_sum(nodes, SHAPE, how, trim=0.25)
-        for how in ("none", "clip", "median", "trimmed")
-    }
-    mean = {how: total.rows[0, 0] / total.weight for how, total in totals.items()}
-    assert mean["none"] < -200
-    assert mean["median"] == pytest.approx(0.9)
-    assert mean["trimmed"] == pytest.approx(0.9)
-    assert abs(mean["clip"]) < 1.2
-    total = totals["median"]
-    assert total.weight == 40.0  # nobody counts for more than the median node's 10
-    assert total.dense[0] == pytest.approx(36.0)
-    assert not total.rows[1].any()
-
-
-@pytest.mark.parametrize("how", ["clip", "median", "trimmed"])
-def test_a_huge_claim_of_weight_buys_no_influence(how: Any) -> None:
-    """An update no longer than the others', but of a trillion users: one node in four, not all."""
-    honest = [_node(1.0, 10.0), _node(1.0, 20.0), _node(1.0, 10.0)]
-    total = robust_sum([*honest, _node(-1.0, 1e12)], SHAPE, how, trim=0.25)
-    assert total.weight == 40.0
-    assert total.rows[0, 0] / total.weight >= 0.5
-    bounded = robust_sum([*honest, _node(-1.0, 60.0)], SHAPE, how, 0.25, max_weight=60.0)
-    assert bounded.weight == 100.0
-
-
-def test_the_sum_of_one_node_is_that_node_whatever_protects_it() -> None:
-    for how in ("none", "clip", "median", "trimmed"):
-        np.testing.assert_allclose(robust_sum([_node(3.0, 2.0)], SHAPE, how, 0.2).rows[2], 6.0)
 
 
 @pytest.mark.parametrize("method", ["gpfedrec", "pfedgraph"])
