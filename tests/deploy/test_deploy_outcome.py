@@ -120,7 +120,7 @@ def test_noise_by_the_node_config_and_what_it_guarantees(tmp_path: Path, tiny_sp
         grid._contexts[node] = Context(1, node, config, RecordDict(), longer)
     Conductor(grid, Context(1, 0, {}, RecordDict(), longer)).run()
     assert privacy_guarantee(tmp_path / "state-1")["statement"] == (
-        "no guarantee: 17 of 51 uploads passed no mechanism of unskew.privacy"
+        "no guarantee: 17 of 51 uploads had no noise or were not clipped"
     )
 
 

@@ -46,12 +46,12 @@ def privacy_guarantee(folder: Path) -> dict[str, Any]:
     uploads = sum(sum(entry["uploads"]) for entry in entries)
     if not uploads:
         return {"holds": True, "epsilon": 0.0, "delta": 0.0, "statement": "nothing was sent yet"}
-    for entry in entries:
-        why = _why_none(entry["mechanism"])
-        if why:
-            n = sum(entry["uploads"])
-            statement = f"no guarantee: {n:,} of {uploads:,} uploads {why}"
-            return {"holds": False, "statement": statement}
+    bare = sum(sum(entry["uploads"]) for entry in entries if not _protects(entry["mechanism"]))
+    if bare:
+        statement = (
+            f"no guarantee: {bare:,} of {uploads:,} uploads had no noise or were not clipped"
+        )
+        return {"holds": False, "statement": statement}
     try:
         # The epsilons and deltas of different mechanisms add up.
         epsilon = sum(_epsilon(entry) for entry in entries)
@@ -71,13 +71,9 @@ def _epsilon(entry: Mapping[str, Any]) -> float:
     return local_epsilon(mechanism.kind, ratio, max(entry["uploads"]))
 
 
-def _why_none(mechanism: Mapping[str, Any] | None) -> str:
-    """Why uploads under this mechanism have no guarantee; empty if they have one."""
-    if mechanism is None:
-        return "passed no mechanism of unskew.privacy"
-    if mechanism["clip"] is None:
-        return "were not clipped"
-    return "" if mechanism["noise"] > 0 else "carried no noise"
+def _protects(mechanism: Mapping[str, Any] | None) -> bool:
+    """Whether uploads under this mechanism have a guarantee: they are clipped and carry noise."""
+    return bool(mechanism and mechanism["clip"] is not None and mechanism["noise"] > 0)
 
 
 def _read_entries(folder: Path) -> list[dict[str, Any]]:

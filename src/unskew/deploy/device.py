@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +27,6 @@ import numpy as np
 from unskew.deploy.account import record_uploads
 from unskew.deploy.messages import (
     Named,
-    concatenate_uploads,
     download_digest,
     each_message,
     sum_message,
@@ -38,7 +36,15 @@ from unskew.deploy.messages import (
 )
 from unskew.deploy.node_data import NodeData, lock_folder, read_node_data
 from unskew.deploy.task import Task
-from unskew.engine import CHUNK, Devices, Recommender, Scoreboard, Transform, train_upload
+from unskew.engine import (
+    Devices,
+    Recommender,
+    Scoreboard,
+    Transform,
+    batches,
+    concatenate_uploads,
+    train_upload,
+)
 from unskew.files import (
     named_tensors,
     read_json,
@@ -49,7 +55,7 @@ from unskew.files import (
 )
 from unskew.kernels import empty_sum, fold
 from unskew.ragged import select
-from unskew.types import Cohort, Int64, UnskewError
+from unskew.types import Cohort, Int64, UnskewError, Upload
 
 FORMAT, STATE, REPLY, VERSION = "unskew-device", "unskew-device-state", "unskew-device-reply", 2
 
@@ -127,25 +133,27 @@ class Device:
         self.step2()
         chosen = np.flatnonzero(np.isin(self.data.users, self.task.cohort_of(round)))
         self.devices.remember(round - 1, download)
-        total, each, sent = None, [], np.zeros(len(self.data.users), np.bool_)
-        for local in _chunks(chosen):
+        sums = self.method.aggregation == "sum"
+        total, each = None, list[tuple[Int64, Upload]]()
+        sent = np.zeros(len(self.data.users), np.bool_)
+        for local in batches(chosen):
             cohort = self._cohort(local, round)
             private = self.devices.take(local)
             private, upload, _ = train_upload(self.method, download, private, cohort, transform)
-            if self.method.aggregation == "sum":
+            if sums:
                 total = fold(total or empty_sum(self.task.n_items, upload), upload)
             else:
-                each.append(upload)
+                each.append((cohort.users, upload))
             sent[local] = upload.weight > 0
             self.devices.put(local, private, round - 1)
         self.devices.forget()
-        if total is None and not each:  # no user of this node trains in this round
+        if not len(chosen):  # no user of this node trains in this round
             shape = upload_shape(self.method, download, self.task.n_items, round)
-            total, each = zero_sum(shape), [zero_uploads(shape)]
-        if self.method.aggregation == "sum" and total is not None:
+            total, each = zero_sum(shape), [(chosen, zero_uploads(shape))]
+        if sums and total is not None:
             reply = sum_message(total)
         else:
-            reply = each_message(self.data.users[chosen], concatenate_uploads(each))
+            reply = each_message(*concatenate_uploads(each))
         # In this order: after a crash in between, an upload is made again, never sent uncounted.
         record_uploads(self.folder, transform, sent)
         named = {f"upload.{name}": array for name, array in reply.items()}
@@ -161,7 +169,7 @@ class Device:
         round, _, due = self.progress
         if not len(due):
             return False
-        for local in _chunks(due):
+        for local in batches(due):
             download = self.devices.downloads[int(self.devices.version[local[0]])]
             cohort = self._cohort(local, round)
             private = self.method.personalize(download, self.devices.take(local), cohort)
@@ -183,7 +191,7 @@ class Device:
     def metric_sums(self, part: Any) -> dict[str, tuple[float, int]]:
         """The sum of each metric over the node's users, and the number of users it is over."""
         board, recommender = Scoreboard(self.data.split), self.recommender()
-        for local in _chunks(np.arange(len(self.data.users))):
+        for local in batches(np.arange(len(self.data.users))):
             board.update(local, recommender.scores(local))
         values = board.per_user(part).items()
         present = {name: value[~np.isnan(value)] for name, value in values}
@@ -248,11 +256,6 @@ def _check_size(node: NodeData, data: Path, task: Task) -> NodeData:
 def _user_labels(node: NodeData) -> dict[str, Any]:
     """The users of a state, in the order of its rows."""
     return {"users": list(node.split.user_ids), "numbers": node.users.tolist()}
-
-
-def _chunks(local: Int64) -> Iterator[Int64]:
-    for low in range(0, len(local), CHUNK):
-        yield local[low : low + CHUNK]
 
 
 if __name__ == "__main__":

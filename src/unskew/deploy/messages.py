@@ -9,16 +9,17 @@ node does not trust the server either: see :func:`read_download`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unskew.engine import concatenate_uploads
 from unskew.evaluation import per_user
 from unskew.files import checksum, named_tensors
 from unskew.privacy import Shape
-from unskew.ragged import concatenate, owners, select
+from unskew.ragged import owners, select
 from unskew.types import (
     Cohort,
     Float32,
@@ -238,21 +239,13 @@ def add_node(total: UploadSum, part: NodeSum) -> UploadSum:
     return UploadSum(total.rows, total.dense, total.weight + part.weight, total.clients + 1)
 
 
-def concatenate_uploads(uploads: Sequence[Upload]) -> Upload:
-    """The uploads of several groups of users as those of one group."""
-    rows = concatenate([upload.rows for upload in uploads])
-    dense = np.concatenate([upload.dense for upload in uploads])
-    return Upload(rows, dense, np.concatenate([upload.weight for upload in uploads]))
-
-
 def merge_uploads(parts: list[Uploads], shape: Shape) -> Uploads:
     """The uploads of all nodes in order of user number, as in the simulator."""
     parts = [part for part in parts if len(part.users)]
     if not parts:
         return Uploads(np.zeros(0, np.int64), zero_uploads(shape))
-    users = np.concatenate([part.users for part in parts])
-    merged = Uploads(users, concatenate_uploads([part.upload for part in parts]))
-    return select_uploads(merged, np.argsort(users, kind="stable"))
+    merged = concatenate_uploads([(part.users, part.upload) for part in parts])
+    return select_uploads(merged, np.argsort(merged.users, kind="stable"))
 
 
 def select_uploads(part: Uploads, chosen: Int64) -> Uploads:

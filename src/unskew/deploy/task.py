@@ -23,19 +23,12 @@ Robust = Literal["none", "clip", "median", "trimmed"]
 _Config = TypeVar("_Config", bound=Settings)
 
 _PYPROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
 [project]
 name = "unskew-app"
 version = "1.0.0"
 description = "Unskew on Flower"
 license = "Apache-2.0"
 dependencies = []
-
-[tool.hatch.build.targets.wheel]
-packages = ["."]
 
 [tool.flwr.app]
 publisher = "unskew"

@@ -180,7 +180,7 @@ class Federation:
         unread = method.unread_fields(round)
         # A transform must see uploads in the order of the cohort.
         workers = get_threads() if self._transform is None else 1
-        chunks = list(_batches(users, self._worker_chunk_size(devices, len(users), workers)))
+        chunks = list(batches(users, self._worker_chunk_size(devices, len(users), workers)))
 
         def train(chunk: Int64) -> Trained:
             private, cohort = devices.take(chunk, unread), self.cohort(chunk, round)
@@ -201,7 +201,7 @@ class Federation:
             losses.append(chunk_losses)
             bytes_up += upload.nbytes
         devices.forget()
-        state.server = method.aggregate(state.server, total or _concatenate(each))
+        state.server = method.aggregate(state.server, total or concatenate_uploads(each))
         loss, bytes_down = np.concatenate(losses).mean(), method.download_bytes(download)
         figures = {"loss": float(loss), "bytes_up": bytes_up}
         return users, download, figures | {"bytes_down": int(bytes_down) * len(users)}
@@ -223,7 +223,7 @@ class Federation:
         self, board: Scoreboard, devices: Devices, users: Int64, download: Any, size: int
     ) -> None:
         """Rank the held-out items of ``users``, ``size`` of them at a time."""
-        for batch in _batches(users, size):
+        for batch in batches(users, size):
             board.update(batch, self.method.score(download, devices.take(batch)))
 
     def _chunk_size(self, devices: Devices) -> int:
@@ -279,12 +279,13 @@ def _map_chunks(
             yield pending.popleft().result()
 
 
-def _batches(users: Int64, size: int) -> Iterator[Int64]:
+def batches(users: Int64, size: int = CHUNK) -> Iterator[Int64]:
+    """The users in runs of at most ``size``."""
     for low in range(0, len(users), size):
         yield users[low : low + size]
 
 
-def _concatenate(each: list[tuple[Int64, Upload]]) -> Uploads:
+def concatenate_uploads(each: list[tuple[Int64, Upload]]) -> Uploads:
     """The uploads of all chunks as one. Empties ``each``, so that no upload is in memory twice."""
     first = each[0][1]
     indptr = indptr_from_counts(np.concatenate([np.diff(one.rows.indptr) for _, one in each]))
