@@ -173,17 +173,14 @@ def _find_ratings(
     source: Source, data_dir: str | os.PathLike[str] | None, progress: Progress | None
 ) -> Path:
     """The ratings file: in the user's own folder, in the cache, or downloaded into the cache."""
-    own = data_folder(data_dir, source.name)
+    own, cache = data_folder(data_dir, source.name), cache_folder(source.name)
     path = ratings_file(own, source) if own is not None else None
     if path is not None:
         return path
-    cache = cache_folder(source.name)
     path = ratings_file(cache, source)
     if path is None:
-        path = ratings_file(fetch(source.name, progress=progress), source)
-    if path is None:
-        raise UnskewError(f"{cache}: the download holds no ratings file; delete the folder")
-    verify(path.parent)
+        return fetch(source.name, progress=progress) / source.files[0]
+    verify(cache)
     return path
 
 

@@ -95,46 +95,38 @@ def _download(url: str, folder: Path, source: Source, progress: Progress | None)
     digest = _sha256(part)
     known = source.sha256 or record.get(name, digest)
     if digest != known:
-        _delete(part)
+        part.unlink()
         raise UnskewError(
             f"{url}: the file received (SHA-256 {digest[:12]}…) is not the one on record "
             f"({known[:12]}…); it was deleted, fetch it again or get it from the publisher by hand"
         )
     sums = {**record, name: digest, **_unpack(url, part, source.files)}
     write_json(folder / _RECORD, {"version": _RECORD_VERSION, "sha256": dict(sorted(sums.items()))})
-    _delete(part)
+    part.unlink()
 
 
 def _receive(url: str, part: Path, progress: Progress | None) -> None:
-    """Append the missing bytes to ``part``, or start over if the server sends the whole file.
-
-    The server's ETag or date is kept beside ``part``, so that the parts of two versions of a file
-    are never joined."""
-    tag = _tag_file(part)
+    """Append the missing bytes to ``part``, or start over if the server sends the whole file. Parts
+    of two versions do not pass the checks that follow."""
     done = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "unskew", "Accept-Encoding": "identity"}
     if done:
         headers["Range"] = f"bytes={done}-"
-    if done and tag.exists():
-        headers["If-Range"] = tag.read_text()
     try:
         request = urllib.request.Request(url, headers=headers)
         response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()
         if done and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            _delete(part)
+            part.unlink()
             return _receive(url, part, progress)
         raise _UnreachableError(f"{url} answered {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise _UnreachableError(f"{url}: {getattr(error, 'reason', error)}") from error
     with response:
         if response.status != HTTPStatus.PARTIAL_CONTENT:
-            _delete(part)
+            part.unlink(missing_ok=True)
             done = 0
-            version = response.headers.get("ETag") or response.headers.get("Last-Modified")
-            if version and not version.startswith("W/"):
-                tag.write_text(version)
         length = response.headers.get("Content-Length", "")
         total, broken = done + int(length) if length.isdigit() else None, ""
         with part.open("ab") as file:
@@ -172,7 +164,7 @@ def _unpack(url: str, archive: Path, files: tuple[str, ...]) -> dict[str, str]:
                 write_bytes(archive.with_name(file), content)
                 sums[file] = hashlib.sha256(content).hexdigest()
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        _delete(archive)
+        archive.unlink()
         raise UnskewError(
             f"{url}: the download is not a sound zip archive and was deleted; fetch it again"
         ) from error
@@ -210,12 +202,3 @@ def _by_hand(source: Source, folder: Path, why: str) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _tag_file(part: Path) -> Path:
-    return part.with_name(part.name + ".tag")
-
-
-def _delete(part: Path) -> None:
-    part.unlink(missing_ok=True)
-    _tag_file(part).unlink(missing_ok=True)

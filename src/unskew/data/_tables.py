@@ -8,6 +8,7 @@ of every problem.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -26,7 +27,6 @@ import polars as pl
 from unskew.types import Int64, UnskewError
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_ZIP_MAGIC = b"PK\x03\x04"
 _PARQUET_MAGIC = b"PAR1"
 _SEPARATORS = ("::", "\t", ";", "|", ",")
 """Candidates for the separator of a header; a space is used where none of these occurs."""
@@ -101,12 +101,6 @@ def read_bytes(path: Path) -> bytes:
             raise UnskewError(
                 f"{path}: the gzip file is truncated or damaged; get it again or unpack a good copy"
             ) from error
-    elif path.suffix == ".gz":
-        raise UnskewError(
-            f"{path}: not a gzip file in spite of its name; rename it or compress it with gzip"
-        )
-    if raw.startswith(_ZIP_MAGIC):
-        raise UnskewError(f"{path}: this is a zip archive; unpack it and give the file inside")
     if not raw.strip():
         raise UnskewError(f"{path}: the file is empty; it needs a header line and rows below it")
     return raw
@@ -141,22 +135,17 @@ def _read_parquet(path: Path) -> Table:
 
 def _decode_utf8(path: Path, raw: bytes) -> str:
     """The text with ``\\n`` line ends; an error names the line of the first invalid byte."""
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise UnskewError(f"{path}, line 1: the text is UTF-16; save the file as UTF-8")
+    raw = raw.removeprefix(codecs.BOM_UTF8)
+    bad = raw.find(b"\0")
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode()
     except UnicodeDecodeError as error:
-        before = raw[: error.start].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        line = before.count(b"\n") + 1
+        bad = error.start
+    if bad >= 0:
+        line = len(raw[: bad + 1].splitlines())
         raise UnskewError(
-            f"{path}, line {line}: byte 0x{raw[error.start]:02x} is not UTF-8 "
-            "text (perhaps Latin-1 or Windows-1252); save the file as UTF-8"
-        ) from error
-    if "\0" in text:
-        line = text[: text.index("\0")].count("\n") + 1
-        raise UnskewError(
-            f"{path}, line {line}: a zero byte, so this is not UTF-8 text; "
-            "save the file as CSV in UTF-8 or as Parquet"
+            f"{path}, line {line}: byte 0x{raw[bad]:02x} is not UTF-8 text (perhaps a zip archive, "
+            "UTF-16, Latin-1 or Windows-1252); unpack the file or save it as UTF-8"
         )
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
@@ -168,15 +157,7 @@ def _guess_separator(header: str) -> str:
 
 
 def _column_names(path: Path, line: int, header: str, separator: str) -> list[str]:
-    cells = header.split(separator)
-    if separator in _QUOTING_SEPARATORS:
-        try:
-            cells = next(csv.reader([header], delimiter=separator))
-        except csv.Error as error:
-            raise UnskewError(
-                f"{path}, line {line}: this is no header ({error}); "
-                "start the file with column names such as user,item,rating,timestamp"
-            ) from error
+    _, cells = next(_records(path, header, separator, line))
     names = [name.strip() for name in cells]
     recbole = [_RECBOLE_NAME.fullmatch(name) for name in names]
     if all(recbole):
