@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flow
 
 from unskew.deploy.messages import NodeSum, add_node, zero_sum
 from unskew.deploy.robust import mean_metrics, robust_sum, settle_owners
-from unskew.deploy.secure import quanta
+from unskew.deploy.secure import quantisation_steps
 from unskew.deploy.server import best_round
 from unskew.privacy import Shape
 
@@ -178,9 +178,9 @@ def test_metrics_are_means_over_all_users_heard() -> None:
 def test_masked_entries_of_all_nodes_fit_into_32_bits() -> None:
     """The largest power of two of which one per node still fits into 2**31."""
     for n_nodes in (2, 3, 4, 5, 8, 9, 1000, 1025):
-        steps = quanta(n_nodes)
+        steps = quantisation_steps(n_nodes)
         assert n_nodes * steps <= 2**31 < 2 * n_nodes * steps
-    assert quanta(1) == 2**30
+    assert quantisation_steps(1) == 2**30
 
 
 def test_the_best_round_of_a_deployment_is_the_first_of_equals() -> None:

@@ -128,8 +128,7 @@ def _read_times(column: pl.Series, problems: Problems) -> Int64:
             micros = dates.fill_null(0).to_numpy()
             times = micros // 10**6 if (micros % 10**6 == 0).all() else micros
         else:
-            problems.mark_unparsed(text, floats, "timestamp")
-            times = _times_from_floats(floats.fill_null(0.0).to_numpy(), whole, text, problems)
+            times = _times_from_floats(floats, whole, text, problems)
     else:
         problems.mark_unparsed(text, whole, "timestamp")
         times = whole.fill_null(0).to_numpy()
@@ -155,13 +154,13 @@ def _parse_iso_dates(text: pl.Series) -> pl.Series:
 
 
 def _times_from_floats(
-    values: Float64, whole: pl.Series, text: pl.Series, problems: Problems
+    floats: pl.Series, whole: pl.Series, text: pl.Series, problems: Problems
 ) -> Int64:
     """Timestamps written with a decimal point; fractions of a second become microseconds."""
-    unfit = ~(np.abs(values) < 2.0**63)
-    problems.mark(unfit, "huge timestamp", text)
-    values = np.where(unfit | problems.bad, 0.0, values)
-    if (values != np.floor(values)).any() and np.abs(values).max() < _YEAR_2200:
+    floats = floats.set(~(floats.abs() < 2.0**63).fill_null(False), None)
+    problems.mark_unparsed(text, floats, "timestamp")
+    values = floats.fill_null(0.0).to_numpy()
+    if (values % 1 != 0).any() and np.abs(values).max() < _YEAR_2200:
         problems.remarks.append("timestamps are fractions of a second; counted in microseconds")
         return np.round(values * 1e6).astype(np.int64)
     exact = whole.fill_null(0).to_numpy()

@@ -41,7 +41,8 @@ def record_uploads(folder: Path, transform: Transform | None, sent: Bool) -> Non
 
 
 def privacy_guarantee(folder: Path) -> dict[str, Any]:
-    """The privacy guarantee of all uploads so far, for JSON, with a sentence."""
+    """Privacy guarantee of all uploads of a node so far, as a JSON object: whether it holds,
+    epsilon and delta, and a sentence for people."""
     entries = _read_entries(folder)
     uploads = sum(sum(entry["uploads"]) for entry in entries)
     if not uploads:

@@ -61,7 +61,8 @@ FORMAT, STATE, REPLY, VERSION = "unskew-device", "unskew-device-state", "unskew-
 
 
 class Progress(NamedTuple):
-    """The last round a device trained in, and the users for whom Step 2 is pending (``due``)."""
+    """The last round a node answered, the number of rounds in which it trained, and the positions
+    of the users for whom Step 2 is pending (``due``)."""
 
     round: int
     rounds_trained: int
@@ -76,7 +77,8 @@ class Seeds(NamedTuple):
 
 
 class Device:
-    """The users of one node. Use it under :func:`lock_folder`: one process at a time."""
+    """The users of one node, with their state in files. Use it under :func:`lock_folder`, so that
+    one process at a time changes the files."""
 
     def __init__(self, folder: Path, task: Task, data: NodeData, seeds: Seeds) -> None:
         self.folder, self.task, self.data, self.seeds = folder, task, data, seeds
@@ -179,8 +181,8 @@ class Device:
         return True
 
     def keep_as_best(self, best: int) -> bool:
-        """Keep the state as that of the best round, unless the device has trained since; returns
-        whether it was kept."""
+        """Copy the state to ``best.safetensors`` if it is still the one after round ``best``, that
+        is, if the node has not trained since. Returns whether it was copied."""
         if not self.progress.rounds_trained or self.progress.round > best:
             return False
         self.step2()

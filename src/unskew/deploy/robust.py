@@ -32,7 +32,9 @@ _BLOCK_ITEMS = 4096
 def robust_sum(
     parts: list[NodeSum], shape: Shape, how: Robust, trim: float, max_weight: float = 0.0
 ) -> UploadSum:
-    """Add up the nodes' sums. With ``max_weight`` 0 the median weight is the bound."""
+    """Sum of the nodes' sums, protected in the way that ``how`` names. ``trim`` is the share of
+    nodes left out at either end for ``trimmed``. With ``max_weight`` 0, no node counts for more
+    than the median weight."""
     present = [part for part in parts if part.weight > 0]
     if how == "none" or not present:
         return _add_all(parts, shape)
@@ -53,7 +55,8 @@ def robust_sum(
 
 
 def settle_owners(owners: Int64, claims: Mapping[int, Int64]) -> tuple[Int64, dict[int, Bool]]:
-    """The owners after a round in which nodes claimed users, and which claims of each node hold."""
+    """Update the owner of every user after a round in which nodes sent uploads of the users in
+    ``claims``. Returns the owners, and for each node which of its claims hold."""
     claimed = np.zeros(len(owners), np.int64)
     for users in claims.values():
         claimed[users] += 1
@@ -71,20 +74,16 @@ def mean_metrics(
     Nodes are left out, those with most users first, if together they claim more users than the
     federation has."""
     size = {node: max((n for _, n in sums.values()), default=0) for node, sums in answers.items()}
-    heard, refused, users = list[MetricSums](), list[int](), 0
-    for node in sorted(answers, key=lambda node: (size[node], node)):
-        users += size[node]
-        if users <= n_users:
-            heard.append(answers[node])
-        else:
-            refused.append(node)
+    order = sorted(answers, key=lambda node: (size[node], node))
+    users = np.cumsum([size[node] for node in order])
+    n_heard = int(np.sum(users <= n_users))
     means = {}
     for name in sorted(METRICS):
-        pairs = [sums[name] for sums in heard if name in sums]
+        pairs = [answers[node][name] for node in order[:n_heard] if name in answers[node]]
         count = sum(n for _, n in pairs)
         if count:
             means[name] = sum(total for total, _ in pairs) / count
-    return means, refused
+    return means, order[n_heard:]
 
 
 def _add_all(parts: list[NodeSum], shape: Shape) -> UploadSum:
@@ -114,7 +113,7 @@ def _mean_rows(part: NodeSum, low: int, high: int, width: int) -> Float64:
 
 
 def _clip(parts: list[NodeSum], weights: Float64) -> list[NodeSum]:
-    """Scale mean updates down to the median norm, and give each node its weight here."""
+    """The nodes' sums with mean updates scaled down to the median norm, and with ``weights``."""
     norms = np.array([_norm(part) / part.weight for part in parts])
     shorter = np.minimum(1.0, _median(norms) / np.maximum(norms, 1e-30))
     scales = shorter * weights / [part.weight for part in parts]

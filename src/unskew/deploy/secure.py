@@ -44,9 +44,9 @@ from unskew.types import Float64, UploadSum
 log = logging.getLogger("flwr")
 
 
-def quanta(n_nodes: int) -> int:
-    """Quantisation steps of an entry: the most for which the sum of so many nodes fits SecAgg+'s
-    2^32."""
+def quantisation_steps(n_nodes: int) -> int:
+    """Number of quantisation steps of an entry: the most with which the sum over ``n_nodes`` nodes
+    still fits into SecAgg+'s 32 bits."""
     return 1 << (31 - max(n_nodes - 1, 1).bit_length())
 
 
@@ -64,7 +64,8 @@ def mask_if_asked(message: Message, context: Context, call_next: Any) -> Message
 
 
 def secure_content(upload: Named, rules: RunConfig) -> RecordDict:
-    """The vector v_n, in the layout that Flower's mod masks."""
+    """A node's upload as the dense vector v_n of this module, in the layout that Flower's SecAgg+
+    mod masks."""
     width = upload["values"].shape[1]
     rows = np.zeros((rules.items, width))
     rows[upload["items"]] = upload["values"]
@@ -93,7 +94,7 @@ def secure_sum(
         reconstruction_threshold=0.6,
         max_weight=1.0,
         clipping_range=rules.secure_clip,
-        quantization_range=quanta(len(nodes)),
+        quantization_range=quantisation_steps(len(nodes)),
         timeout=rules.round_timeout,
     )
     workflow(grid, legacy)

@@ -85,7 +85,7 @@ def _read_tensors(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of figures of the rounds so far."""
+    """The figures of every round so far, one row per round."""
     path = folder / "rounds.jsonl"
     return read_json_lines(path) if path.exists() else []
 
