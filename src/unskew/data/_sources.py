@@ -78,20 +78,30 @@ class Source:
         return tuple(part.file for part in (self.ratings, self.titles) if part is not None)
 
 
-def _movielens(name: str, title: str, page: str, **about: Any) -> Source:
-    """A MovieLens data set, published by GroupLens."""
-    return Source(
-        name,
-        f"MovieLens {title}",
-        f"https://grouplens.org/datasets/movielens/{page}/",
-        about.pop("licence", _RESEARCH),
-        _MOVIELENS_PAPER,
-        archive=f"movielens/{name}.zip",
-        **about,
-    )
-
-
+_SHA256 = {
+    "ml-100k": "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
+    "ml-1m": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
+    "ml-latest-small": "696d65a3dfceac7c45750ad32df2c259311949efec81f0f144fdfb91ebc9e436",
+}
+_SIZES = {"ml-100k": 4_924_029, "ml-1m": 5_917_549, "ml-latest-small": 978_202}
 _COLUMNS = ("user", "item", "rating", "timestamp")
+
+
+def _movielens(name: str, ratings: TextFormat, titles: TextFormat, **about: Any) -> Source:
+    """A MovieLens data set, published by GroupLens."""
+    edition = name.removeprefix("ml-")
+    about = {
+        "title": f"MovieLens {edition.upper()}",
+        "url": f"https://grouplens.org/datasets/movielens/{edition}/",
+        "licence": _RESEARCH,
+        "citation": _MOVIELENS_PAPER,
+        "archive": f"movielens/{name}.zip",
+        "size": _SIZES[name],
+        "sha256": _SHA256[name],
+        **about,
+    }
+    return Source(name, ratings=ratings, titles=titles, **about)
+
 
 _SOURCES = (
     Source(
@@ -113,21 +123,13 @@ _SOURCES = (
     ),
     _movielens(
         "ml-100k",
-        "100K",
-        "100k",
-        size=4_924_029,
-        sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-        ratings=TextFormat("u.data", "\t", _COLUMNS),
-        titles=TextFormat("u.item", "|", ("item", "title"), "latin-1"),
+        TextFormat("u.data", "\t", _COLUMNS),
+        TextFormat("u.item", "|", ("item", "title"), "latin-1"),
     ),
     _movielens(
         "ml-1m",
-        "1M",
-        "1m",
-        size=5_917_549,
-        sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-        ratings=TextFormat("ratings.dat", "::", _COLUMNS),
-        titles=TextFormat("movies.dat", "::", ("item", "title"), "latin-1"),
+        TextFormat("ratings.dat", "::", _COLUMNS),
+        TextFormat("movies.dat", "::", ("item", "title"), "latin-1"),
     ),
     Source(
         name="hetrec2011",
@@ -154,14 +156,12 @@ _SOURCES = (
     ),
     _movielens(
         "ml-latest-small",
-        "latest small (September 2018)",
-        "latest",
+        TextFormat("ratings.csv", ","),
+        TextFormat("movies.csv", ","),
+        title="MovieLens latest small (September 2018)",
+        url="https://grouplens.org/datasets/movielens/latest/",
         licence="research use with acknowledgement; may be redistributed under the same terms; "
         "no commercial use without permission",
-        size=978_202,
-        sha256="696d65a3dfceac7c45750ad32df2c259311949efec81f0f144fdfb91ebc9e436",
-        ratings=TextFormat("ratings.csv", ","),
-        titles=TextFormat("movies.csv", ","),
     ),
 )
 

@@ -84,7 +84,22 @@ def secure_sum(
 ) -> tuple[Float64 | None, int]:
     """Run the protocol once; returns the sum of the nodes' vectors (None if it failed) and the
     number of nodes in it. ``content`` makes the message to a node; Flower adds its own part."""
-    strategy = _Strategy(nodes)
+    means: list[tuple[Float64, int]] = []
+
+    def receive(_: int, results: list[Any], failures: list[Any]) -> tuple[None, dict[str, Any]]:
+        for failure in failures:
+            log.warning("A node dropped out of secure aggregation: %s", failure)
+        mean = parameters_to_ndarrays(results[0][1].parameters)[0].astype(np.float64)
+        means.append((mean, len(results)))
+        return None, {}
+
+    # The parts of a Flower strategy and client manager that the workflow uses.
+    fit = FitIns(Parameters([], ""), {})
+    strategy: Any = SimpleNamespace(
+        configure_fit=lambda *_: [(SimpleNamespace(node_id=node), fit) for node in nodes],
+        num_available=lambda: len(nodes),
+        aggregate_fit=receive,
+    )
     legacy = LegacyContext(context, strategy=strategy, client_manager=strategy)
     legacy.state.config_records[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: round})
     legacy.state.array_records[MAIN_PARAMS_RECORD] = ArrayRecord()
@@ -98,8 +113,10 @@ def secure_sum(
         timeout=rules.round_timeout,
     )
     workflow(grid, legacy)
-    mean, n_nodes = strategy.mean, strategy.n_nodes
-    return (None if mean is None else mean * n_nodes), n_nodes
+    if not means:
+        return None, 0
+    mean, n_nodes = means[0]
+    return mean * n_nodes, n_nodes
 
 
 def to_upload_sum(vector: Float64, shape: Shape, rules: RunConfig, n_nodes: int) -> UploadSum:
@@ -121,29 +138,3 @@ class _Workflow(SecAggPlusWorkflow):
         ready = bool(super().setup_stage(grid, context, state))
         state.nid_to_fitins = {node: self._content() for node in state.nid_to_fitins}
         return ready
-
-
-class _Strategy:
-    """The parts of a Flower strategy and client manager that the workflow uses: it names the nodes
-    and receives the mean."""
-
-    def __init__(self, nodes: list[int]) -> None:
-        self._nodes = nodes
-        self.mean: Float64 | None = None
-        self.n_nodes = 0
-
-    def configure_fit(self, *_: Any) -> list[tuple[Any, FitIns]]:
-        fit = FitIns(Parameters([], ""), {})
-        return [(SimpleNamespace(node_id=node), fit) for node in self._nodes]
-
-    def num_available(self) -> int:
-        return len(self._nodes)
-
-    def aggregate_fit(
-        self, _: int, results: list[Any], failures: list[Any]
-    ) -> tuple[None, dict[str, Any]]:
-        for failure in failures:
-            log.warning("A node dropped out of secure aggregation: %s", failure)
-        self.n_nodes = len(results)
-        self.mean = parameters_to_ndarrays(results[0][1].parameters)[0].astype(np.float64)
-        return None, {}
