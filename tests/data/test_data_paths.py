@@ -243,7 +243,7 @@ WHOLE_FILE_FAULTS = {
     "UTF-16 without mark": (GOOD.encode("utf-16-le"), "line 1: byte 0x00"),
     "truncated gzip": (gzip.compress(GOOD.encode())[:-12], "truncated"),
     "damaged gzip": (gzip.compress(GOOD.encode())[:-12] + b"0" * 12, "damaged"),
-    "zip": (b"PK\x03\x04" + b"0" * 40, "zip archive"),
+    "zip": (b"PK\x03\x04\x14\x00\x00\x00" + b"0" * 40, "zip archive"),
     "corrupt parquet": (b"PAR1" + b"0" * 40, "Parquet"),
     "truncated parquet": (b"PAR1" + b"\0" * 40 + b"PAR1", "Parquet"),
     "nothing usable": (b"user,item\n,\n,\n", "missing"),
