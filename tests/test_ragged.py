@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.ragged import (
+    concatenate,
     contains,
     distinct,
     filter_entries,
@@ -41,6 +42,12 @@ def test_filtering_keeps_users_without_entries() -> None:
     left = filter_entries(ROWS, ROWS.items != 4)
     assert by_user(left) == [[1], [], [0, 2]]
     assert left.values[:, 0].tolist() == [2, 6, 8]
+
+
+def test_concatenating_gives_all_users_in_order() -> None:
+    both = concatenate([ROWS, select(ROWS, np.array([2]))])
+    assert by_user(both) == [[4, 1, 4], [], [0, 2], [0, 2]]
+    assert both.values[-1].tolist() == [8, 9]
 
 
 def test_sets_are_sorted_without_repeats() -> None:

@@ -49,6 +49,13 @@ def filter_entries(lists: _Lists, keep: Bool) -> _Lists:
     return _rebuild(lists, indptr_from_counts(counts), (flat[keep] for flat in lists[1:]))
 
 
+def concatenate(parts: Sequence[_Lists]) -> _Lists:
+    """The users of all parts, one part's after the other's."""
+    indptr = indptr_from_counts(np.concatenate([np.diff(part.indptr) for part in parts]))
+    flats = (np.concatenate(flat) for flat in zip(*(part[1:] for part in parts), strict=True))
+    return _rebuild(parts[0], indptr, flats)
+
+
 def empty_lists(n_users: int) -> Ragged:
     """An empty list for each user."""
     return Ragged(np.zeros(n_users + 1, np.int64), np.zeros(0, np.int32))
