@@ -2,17 +2,21 @@
 
 from unskew.engine.checkpoints import Checkpoints, model_checksum
 from unskew.engine.devices import Devices
+from unskew.engine.executor import (
+    Executor,
+    ThreadExecutor,
+    Transform,
+    train_chunk,
+    train_upload,
+)
 from unskew.engine.federation import (
     CHUNK,
     Federation,
     State,
-    Transform,
     batches,
     concatenate_uploads,
     draw_cohort,
     return_freed,
-    train_chunk,
-    train_upload,
 )
 from unskew.engine.recommender import Recommender
 from unskew.engine.scoreboard import Scoreboard
@@ -21,10 +25,12 @@ __all__ = [
     "CHUNK",
     "Checkpoints",
     "Devices",
+    "Executor",
     "Federation",
     "Recommender",
     "Scoreboard",
     "State",
+    "ThreadExecutor",
     "Transform",
     "batches",
     "concatenate_uploads",

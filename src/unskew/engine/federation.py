@@ -1,29 +1,23 @@
-"""The round loop: which clients take part, in which chunks, and in which order steps happen.
-
-Chunks of clients do not depend on each other: they are trained side by side on threads, and where
-and when one is trained changes no result.
-"""
+"""The round loop: which clients take part, in which chunks, and in which order steps happen."""
 
 from __future__ import annotations
 
 import ctypes
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unskew.engine.devices import Devices
+from unskew.engine.executor import Executor, ThreadExecutor, Trained, Transform, train_chunk
 from unskew.engine.scoreboard import Scoreboard
-from unskew.kernels import empty_sum, fold, get_threads, work_alone
+from unskew.kernels import empty_sum, fold, get_threads
 from unskew.ragged import indptr_from_counts, select
 from unskew.rng import Purpose, generator
 from unskew.types import (
     Cohort,
-    Float64,
     Int64,
     Method,
     Rows,
@@ -47,10 +41,6 @@ MIN_CHUNKS_PER_WORKER = 4
 
 Row = dict[str, Any]
 """The figures of a round, as they are saved."""
-Transform = Callable[[Upload, Cohort], Upload]
-"""A privacy mechanism: what the devices of a cohort send in place of their upload."""
-Trained = tuple[Any, Upload, Float64]
-"""The new private state of some devices, what they send, and their losses."""
 
 
 @dataclass
@@ -79,9 +69,13 @@ class Federation:
         *,
         chunk: int = CHUNK,
         transform: Transform | None = None,
+        executor: Executor | None = None,
     ) -> None:
+        """``transform`` changes uploads before they leave. ``executor`` trains the chunks; by
+        default one worker per thread, or a single one if a transform must see the uploads in the
+        order of the cohort."""
         self.method, self.split, self.seed = method, split, seed
-        self._chunk, self._transform = chunk, transform
+        self._chunk, self._transform, self._executor = chunk, transform, executor
 
     def run(
         self,
@@ -178,9 +172,9 @@ class Federation:
         download = method.download(state.server)
         devices.remember(state.round, method.retained_download(download))
         unread = method.unread_fields(round)
-        # A transform must see uploads in the order of the cohort.
-        workers = get_threads() if self._transform is None else 1
-        chunks = list(batches(users, self._worker_chunk_size(devices, len(users), workers)))
+        executor = self._executor or ThreadExecutor(get_threads() if self._transform is None else 1)
+        size = self._worker_chunk_size(devices, len(users), executor.workers)
+        chunks = list(batches(users, size))
 
         def train(chunk: Int64) -> Trained:
             private, cohort = devices.take(chunk, unread), self.cohort(chunk, round)
@@ -189,7 +183,7 @@ class Federation:
         total: UploadSum | None = None
         each: list[tuple[Int64, Upload]] = []
         losses, bytes_up = [], 0
-        results = _map_chunks(train, chunks, workers)
+        results = executor.map_chunks(train, chunks)
         for chunk, (private, upload, chunk_losses) in zip(chunks, results, strict=True):
             # In the order of the cohort, because the rounding of a sum depends on its order.
             if method.aggregation == "sum":
@@ -235,48 +229,6 @@ class Federation:
         one chunk."""
         size = self._chunk_size(devices) // (2 * workers)
         return max(1, min(size, -(-n_users // (workers * MIN_CHUNKS_PER_WORKER))))
-
-
-def train_upload(
-    method: Method, download: Any, private: Any, cohort: Cohort, transform: Transform | None
-) -> Trained:
-    """Step 1 and the privacy transform: the private state, what leaves the devices, the losses.
-
-    The simulator and a real device both call it. Step 2 (``personalize``) follows in the simulator
-    at once; on a device it may happen later and in another process."""
-    private, upload, losses = method.local(download, private, cohort)
-    if transform is not None:
-        upload = transform(upload, cohort)
-    return private, upload, losses
-
-
-def train_chunk(
-    method: Method, download: Any, private: Any, cohort: Cohort, transform: Transform | None
-) -> Trained:
-    """Both steps of a round on the devices of a cohort, on samples that are drawn once: the private
-    state, what leaves the devices, the losses."""
-    cohort = method.draw(cohort)
-    private, upload, losses = train_upload(method, download, private, cohort, transform)
-    return method.personalize(download, private, cohort), upload, losses
-
-
-def _map_chunks(
-    train: Callable[[Int64], Trained], chunks: Sequence[Int64], workers: int
-) -> Iterator[Trained]:
-    """The results of ``train`` for all chunks (the users in each), in the order of chunks.
-
-    Each of several workers trains its chunk on one thread. A single worker shares each step of its
-    chunk among all threads.
-    """
-    prepare = work_alone if workers > 1 else None
-    with ThreadPoolExecutor(workers, "unskew-worker", initializer=prepare) as pool:
-        pending: deque[Future[Trained]] = deque()
-        for users in chunks:
-            pending.append(pool.submit(train, users))
-            if len(pending) > workers:  # finished results waiting here take up memory
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
 
 
 def batches(users: Int64, size: int = CHUNK) -> Iterator[Int64]:
