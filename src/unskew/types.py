@@ -273,6 +273,11 @@ class Method(Model, Protocol):
         network, one row per user. Default: None, there is no shared network."""
         return None
 
+    def upload_base(self, download: Any, user: int, dense: Float32) -> Float32:
+        """Item table that the uploaded rows of a user are differences from; ``dense`` is the dense
+        part of its upload. Default: the item table of the download."""
+        return self.item_table(download)
+
 
 class CentralMethod(Model, Protocol):
     """A baseline that sees all interactions in one place. A round is an epoch; the private state is

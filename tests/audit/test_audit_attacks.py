@@ -25,9 +25,14 @@ from unskew.audit.attacks import (
     presence,
     support,
 )
-from unskew.audit.privacy import audit_privacy, privacy_tables, strongest_attack, with_noise
+from unskew.audit.privacy import (
+    audit_privacy,
+    privacy_tables,
+    strongest_attack,
+    trade_off_chart,
+    with_noise,
+)
 from unskew.audit.server import CuriousServer
-from unskew.cli._audit import trade_off_chart
 from unskew.engine import Federation, model_checksum
 from unskew.methods import METHODS, create
 from unskew.report import draw_svg
@@ -256,6 +261,6 @@ def test_the_chart_has_a_line_per_method_for_uploads_and_sums() -> None:
     single, sums = ({one.label: one for one in panel.series} for panel in chart.panels)
     assert set(single) == {"fedmf", "gpfedrec"}
     assert set(sums) == {"fedmf"}, "GPFedRec cannot be summed"
-    assert single["fedmf"].x == [0.9, 0.4], "in the order of noise"
+    assert list(single["fedmf"].x) == [0.9, 0.4], "in the order of noise"
     texts = [node.text for node in ElementTree.fromstring(draw_svg(chart)).iter()]
     assert "λ 1" in texts

@@ -1,18 +1,19 @@
 """Rows of one run with different seeds count together, and only missing seeds are run."""
 
+import dataclasses
 import json
 import statistics
 
 from paper_samples import run_row
 
-from unskew.paper.cells import cell_identity, method_checksum, missing_cells
-from unskew.paper.plan import Plan
-from unskew.paper.rows import pool_seeds, read_rows, row_identity
-from unskew.runs import RunSpec
+from unskew.paper.plan import Plan, cell_identity, method_checksum, missing_cells
+from unskew.paper.rows import Results, read_rows, row_identity
+from unskew.runs import RunSpec, Summary
 
 
 def row(*seeds, checksum=None, value=0.5, **changes):
-    figures = {"hr@10": {"values": [value + seed / 10 for seed in seeds]}}
+    values = [value + seed / 10 for seed in seeds]
+    figures = {"hr@10": dataclasses.asdict(Summary.over(values))}
     tables = dict.fromkeys(("metrics", "last_round", "sampled99", "sampled99_last_round"), figures)
     by_seed = {
         "seeds": list(seeds),
@@ -30,29 +31,34 @@ def cell(*seeds, method="fedmf", **settings):
     return RunSpec(method, settings, "demo", "paper", seeds)
 
 
+def pooled(*rows):
+    return Results.from_records({"main": rows}).runs
+
+
 def test_rows_with_other_seeds_become_one():
-    (one,) = pool_seeds([row(3, 4), row(0, 1, 2), row(0)])
-    assert one["seeds"] == [0, 1, 2, 3, 4]
+    (one,) = pooled(row(3, 4), row(0, 1, 2), row(0))
+    assert one.seeds == [0, 1, 2, 3, 4]
     values = [0.5, 0.6, 0.7, 0.8, 0.9]
-    assert one["metrics"]["hr@10"]["values"] == values
-    assert one["metrics"]["hr@10"]["std"] == statistics.stdev(values)
-    assert one["best_rounds"] == [10, 11, 12, 13, 14]
-    assert one["peak_rss_mb"] == 100.0, "of the row made last"
-    assert one["command"].splitlines() == [row(0, 1, 2)["command"], row(3, 4)["command"]]
+    assert one.metrics["hr@10"].values == values
+    assert one.sampled99["hr@10"].std == statistics.stdev(values)
+    assert one.best_rounds == [10, 11, 12, 13, 14]
+    assert one.model_sha256_per_seed == ["0", "1", "2", "3", "4"]
+    assert one.peak_rss_mb == 100.0, "of the row made last"
+    assert one.command.splitlines() == [row(0, 1, 2)["command"], row(3, 4)["command"]]
 
 
 def test_rows_of_different_code_are_not_mixed():
-    (one,) = pool_seeds([row(0, 1, checksum="old"), row(2, checksum="new")])
-    assert one["seeds"] == [0, 1]
+    (one,) = pooled(row(0, 1, checksum="old"), row(2, checksum="new"))
+    assert one.seeds == [0, 1]
 
 
 def test_of_equal_rows_the_last_stands():
-    (one,) = pool_seeds([row(0), row(0, value=0.25)])
-    assert one["metrics"]["hr@10"]["values"] == [0.25]
+    (one,) = pooled(row(0), row(0, value=0.25))
+    assert one.metrics["hr@10"].values == [0.25]
 
 
 def test_the_specification_identifies_a_row_and_not_its_command():
-    assert len(pool_seeds([row(0), row(1, command="typed by hand")])) == 1
+    assert len(pooled(row(0), row(1, command="typed by hand"))) == 1
     others = [
         {"method": "pfedclr"},
         {"data": "ml-100k"},
@@ -61,7 +67,7 @@ def test_the_specification_identifies_a_row_and_not_its_command():
         {"privacy": {"kind": "laplace", "noise": 0.5, "clip": None}},
         {"privacy": {"kind": "laplace", "noise": 0.4, "clip": None}},
     ]
-    assert len(pool_seeds([row(0), *(row(1, **other) for other in others)])) == 7
+    assert len(pooled(row(0), *(row(1, **other) for other in others))) == 7
     spec = cell(0, rounds="3", aggregate_from=2)
     assert cell_identity(spec) == row_identity(row(5, settings={"aggregate_from": 2, "rounds": 3}))
     noisy = Plan(seeds=(0,)).cell("fedmf", "demo", "paper", noise=0.5)
@@ -88,5 +94,6 @@ def test_a_line_cut_short_is_no_row_and_a_later_row_replaces_an_earlier_one(tmp_
     texts = [json.dumps(line) for line in lines]
     path.write_text("\n".join([*texts[:2], '{"command": "b", "n', *texts[2:]]))
     rows = [(one["command"], one.get("n")) for one in read_rows(path)]
-    assert rows == [("a", 2), ("c", None), ("a", 3)]
+    assert rows == [("a", 2), ("c", None)]
+    assert [one["n"] for one in read_rows(path, quick=True)] == [3]
     assert read_rows(tmp_path / "absent.jsonl") == []

@@ -4,11 +4,11 @@ import pytest
 from paper_samples import run_row as row
 
 from unskew.paper import EXHIBITS, Plan, Results, document, published
-from unskew.paper.cells import cell_identity, command_of
 from unskew.paper.cost import parameter_megabytes
 from unskew.paper.document import fill_readme
 from unskew.paper.methods import side_by_side
 from unskew.paper.noise import EXHIBITS as LDP
+from unskew.paper.plan import cell_identity, command_of
 from unskew.paper.rounds import rounds_to
 from unskew.paper.variants import VARIANTS
 from unskew.report import to_markdown
@@ -86,7 +86,7 @@ def test_space_is_counted_as_the_paper_counts(method, data):
     counted = published.figures()["megabytes_counted"]
     n_users, n_items = counted.get(data, published.dataset_size(data)[:2])
     ours = parameter_megabytes(method, n_users, n_items)
-    theirs = published.megabytes(method, data)
+    theirs = published.pair("megabytes", method, data)
     assert ours == pytest.approx(theirs, rel=1e-3)  # four digits are printed
 
 
@@ -212,9 +212,9 @@ def test_the_papers_figure_stands_beside_ours_under_paper_only():
     assert "(0.999 / 0.922)" in to_markdown(leaky)
     assert "0.999" not in to_markdown(honest)
     assert "0.500 ± 0.010 / 0.500 ± 0.010 · " in to_markdown(honest)
-    beside = to_markdown(side_by_side(results, ["ml-100k"], ["pfedclr"]))
+    beside = to_markdown(side_by_side(results, ["ml-100k"]))
     assert beside.endswith("| 0.999 | 0.500 ± 0.010 | 0.500 ± 0.010 | 0.500 ± 0.010 |")
-    assert side_by_side(stores(main=rows[:1]), ["ml-100k"], ["pfedclr"]).rows == ()
+    assert side_by_side(stores(main=rows[:1]), ["ml-100k"]).rows == ()
 
 
 def test_the_readme_gets_the_small_table_between_its_marks(tmp_path):

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from unskew.report import (
-    Cell,
-    Chapter,
-    Chart,
-    Client,
-    Exposure,
-    Extras,
-    Listing,
-    Panel,
-    Pick,
-    Privacy,
-    Series,
-    Table,
-)
+from unskew.report import Cell, Chapter, Chart, Client, Extras, FinishedRun, Panel, Series, Table
+from unskew.runs import ClientView, Result, Summary
 
 METHODS = ("pfedclr", "fedmf", "pfedrec", "gpfedrec", "fedrap", "pfedgraph", "fedncf", "fedmf-af")
 ROUNDS = 12
 
 
-def _figures(ndcg: float, seeds: int) -> dict[str, Any]:
-    def over_seeds(mean: float) -> dict[str, Any]:
+def _figures(ndcg: float, seeds: int) -> dict[str, Summary]:
+    def over_seeds(mean: float) -> Summary:
         values = [mean + (0.001 if seed else -0.001) * (seeds > 1) for seed in range(seeds)]
-        return {"mean": mean, "std": 0.0014 if seeds > 1 else 0.0, "values": values}
+        return Summary(mean, 0.0014 if seeds > 1 else 0.0, values)
 
     return {"hr@10": over_seeds(ndcg * 1.8), "ndcg@10": over_seeds(ndcg)}
-
-
-def _rows(level: float, seed: int) -> list[dict[str, Any]]:
-    rows = []
-    for round in range(1, ROUNDS + 1):
-        ndcg = level * (0.3 + 0.7 * round / ROUNDS) + 0.001 * seed
-        headline = {"hr@10": 1.8 * ndcg, "ndcg@10": ndcg}
-        row: dict[str, Any] = {"round": round, "seconds": 0.25, "clients": 600, "loss": 1 / round}
-        row |= {"bytes_up": 11_220_000, "bytes_down": 57_600_000}
-        rows.append(row | {"validation": dict(headline), "test": dict(headline)})
-    return rows
 
 
 def sample(
@@ -49,37 +27,41 @@ def sample(
     level: float = 0.05,
     sampled: float = 0.15,
     seeds: int = 2,
-) -> dict[str, Any]:
-    """A run whose NDCG@10 rises to ``level``, or to ``sampled`` among 99 candidates."""
-    summary = {
-        "method": method,
-        "settings": {"rounds": ROUNDS},
-        "data": data,
-        "protocol": protocol,
-        "seeds": list(range(seeds)),
-        "rounds": ROUNDS,
-        "best_rounds": [ROUNDS] * seeds,
-        "ranking": "99 sampled candidates" if protocol == "paper" else "all unseen items",
-        "users": 1000,
-        "items": 1500,
-        "metrics": _figures(level, seeds),
-        "last_round": _figures(level * 0.99, seeds),
-        "sampled99": _figures(sampled, seeds),
-        "sampled99_last_round": _figures(sampled * 0.99, seeds),
-        "seconds_per_round": 0.25,
-        "peak_rss_mb": 339.19,
-        "bytes_up": 18_687.2,
-        "bytes_down": 96_000.0,
-        "model_sha256": ["5caf" * 16] * seeds,
-        "versions": {"python": "3.11.7", "unskew": "0.1.0", "numpy": "2.4.6"},
-        "command": f"unskew run {method} --data {data} --protocol {protocol}",
-        "notes": [],
-        "run_dir": None,
-    }
-    return {"summary": summary, "rounds": {seed: _rows(level, seed) for seed in range(seeds)}}
+    **changes: Any,
+) -> FinishedRun:
+    """A run whose NDCG@10 rises to ``level``, or to ``sampled`` among 99 candidates; ``changes``
+    are other values of its result."""
+    result = Result(
+        method=method,
+        settings={"rounds": ROUNDS},
+        data=data,
+        protocol=protocol,
+        seeds=list(range(seeds)),
+        rounds=ROUNDS,
+        best_rounds=[ROUNDS] * seeds,
+        ranking="99 sampled candidates" if protocol == "paper" else "all unseen items",
+        users=1000,
+        items=1500,
+        metrics=_figures(level, seeds),
+        last_round=_figures(level * 0.99, seeds),
+        sampled99=_figures(sampled, seeds),
+        seconds_per_round=0.25,
+        peak_rss_mb=339.19,
+        bytes_up=18_687.2,
+        bytes_down=96_000.0,
+        model_sha256_per_seed=["5caf" * 16] * seeds,
+        versions={"python": "3.11.7", "unskew": "0.1.0", "numpy": "2.4.6"},
+        command=f"unskew run {method} --data {data} --protocol {protocol}",
+        notes=[],
+    )
+    curves = [
+        [level * (0.3 + 0.7 * round / ROUNDS) + 0.001 * seed for round in range(1, ROUNDS + 1)]
+        for seed in range(seeds)
+    ]
+    return FinishedRun(replace(result, **changes), curves)
 
 
-def samples(count: int) -> list[dict[str, Any]]:
+def samples(count: int) -> list[FinishedRun]:
     """Distinct runs: eight methods leak-free, two of them under the paper's protocol as well."""
     runs = [sample(method, level=0.02 + 0.004 * at) for at, method in enumerate(METHODS)]
     runs += [sample(m, "paper", level=0.3 + 0.1 * i) for i, m in enumerate(METHODS[:2])]
@@ -92,19 +74,18 @@ HISTORY = [f"Film {at:02}" for at in range(30)]
 def extras(word: str = "") -> Extras:
     """Everything a page can show beside ``samples(10)``; ``word`` goes wherever text goes."""
     client = Client(
-        f"client 7{word}",
         f"demo{word}",
         f"picked for a test{word}",
-        [*HISTORY, f"Last film{word}"],
-        [f"A validation film{word}"],
-        [f"The held-out film{word}"],
-        [_listing(0, 3, word), _listing(8, 1, word), _listing(9, 0, word)],
+        {0: _view(3, word), 8: _view(1, word), 9: _view(0, word)},
     )
-    dots = [
-        Exposure(method, f"λ {noise}{word}", auc, ndcg, secure)
-        for method, ndcg in (("pfedclr", 0.02), (f"unheard-of{word}", 0.03))
-        for noise, auc, secure in ((0, 0.99, False), (0.5, 0.8, False), (0, 0.5, True))
+    attacked = tuple(
+        Series(name, name, [0.99, 0.8], [ndcg, ndcg], notes=[f"λ 0{word}", f"λ 0.5{word}"])
+        for name, ndcg in (("pfedclr", 0.02), (f"unheard-of{word}", 0.03))
+    )
+    panels = [
+        Panel(f"The server sees {what}", "AUC", "NDCG@10", attacked) for what in ("all", "sums")
     ]
+    trade_off = Chart(f"What uploads give away{word}", tuple(panels))
     auc = Cell("0.99", 0.99, "[0.98, 1.00]")
     table = Table.of(["method", "λ", "AUC"], [[f"pfedclr{word}", 0, auc]])
     series = Series(f"HR@10{word}", "HR@10", [0, 1, 2], [0.1, 0.3, 0.2])
@@ -118,7 +99,7 @@ def extras(word: str = "") -> Extras:
     return Extras(
         {("pfedclr", "demo"): (0.9989, 0.9225)},
         client,
-        [Privacy("demo", "leak-free", dots, [table])],
+        [Chapter("privacy-1", f"Privacy on demo{word}", "Up is good.", [table], [trade_off])],
         [chapter],
         [f"unskew reproduce rank{word}"],
     )
@@ -139,10 +120,17 @@ def paper_table(word: str) -> Table:
     )
 
 
-def _listing(run: int, hit: int, word: str) -> Listing:
+def _view(hit: int, word: str) -> ClientView:
     """Ten films, the held-out one in place ``hit`` unless that is 0."""
-    picks = [Pick(f"Film {40 + at}{word}") for at in range(10)]
+    top = [(f"Film {40 + at}{word}", "") for at in range(10)]
     if hit:
-        picks[hit - 1] = Pick(f"The held-out film{word}", "test")
-        picks[hit] = Pick(f"A validation film{word}", "validation")
-    return Listing(run, picks, [(f"The held-out film{word}", hit or 321)], 1470)
+        top[hit - 1] = (f"The held-out film{word}", "test")
+        top[hit] = (f"A validation film{word}", "validation")
+    return ClientView(
+        f"client 7{word}",
+        [*HISTORY, f"Last film{word}"],
+        [f"A validation film{word}"],
+        [(f"The held-out film{word}", hit or 321)],
+        top,
+        1470,
+    )

@@ -45,19 +45,9 @@ def test_both_protocols_stand_beside_what_the_paper_prints() -> None:
 
 
 def test_without_a_pair_there_is_nothing_side_by_side() -> None:
-    other = [sample("pfedclr"), sample("pfedclr", "paper")]
-    other[1]["summary"]["settings"] = {"rounds": 99}
+    other = [sample("pfedclr"), sample("pfedclr", "paper", settings={"rounds": 99})]
     for runs in ([sample("pfedclr")], [sample("pfedclr"), sample("fedmf", "paper")], other):
         assert "Side by side" not in Reader(report.render(runs)).text
-
-
-def test_figures_that_rank_different_things_are_not_subtracted() -> None:
-    runs = [sample("pfedclr"), sample("pfedclr", "paper", level=0.9)]
-    del runs[0]["summary"]["sampled99"]
-    page = Reader(report.render(runs))
-    (shown,) = [row for row in rows_with(page, "pfedclr") if len(row) == 8]
-    assert shown[1:6] == ["–"] * 5
-    assert "only where both protocols rank the same kind" in page.text
 
 
 def test_the_client_is_shown_with_history_and_hits() -> None:
@@ -87,7 +77,7 @@ def test_tables_of_the_paper_keep_their_figures_and_sort_by_the_first() -> None:
 def test_noise_against_quality_where_runs_differ_in_noise() -> None:
     runs = [sample("pfedclr"), sample("pfedclr", level=0.03)]
     assert "Noise against quality" not in report.render(runs)
-    runs[1]["summary"]["privacy"] = {"noise": 0.5}
+    runs[1] = sample("pfedclr", level=0.03, privacy={"noise": 0.5})
     page = Reader(report.render(runs))
     assert "Noise against quality on demo, leak-free protocol" in page.text
     page.row("pfedclr (noise=0.5)", "demo")
@@ -102,15 +92,17 @@ def test_text_from_outside_is_escaped_in_every_part() -> None:
     assert page.text.count("alert(1)") > 20
 
 
-def test_many_data_sets_are_still_three_sentences() -> None:
+def test_every_data_set_has_a_sentence_on_its_best_run() -> None:
     names = ("a", "b", "c", "d")
     runs = [sample(m, data=d, level=0.01 + 0.01 * (m == "fedmf")) for m in METHODS for d in names]
     runs += [sample(m, "paper", d, sampled=0.8) for m in METHODS for d in names]
     page = report.render(runs)
     leads = re.findall(r'<p class="lead">(.*?)</p>', page)
-    assert len(leads) == 3
-    assert "the best by NDCG@10 is <strong>fedmf</strong> on a (" in leads[0]
-    assert "shows NDCG@10 0.8000 instead of 0.1500" in leads[1]
+    assert len(leads) == 4 + 2
+    for data, lead in zip(names, leads[:4], strict=True):
+        assert lead.startswith(f"On {data} under")
+        assert "<strong>fedmf</strong> is the best of 2 methods" in lead
+    assert leads[4].count("shows NDCG@10 0.8000 instead of 0.1500") == 4
     assert page.count('<details class="group">') == 4
 
 
@@ -119,14 +111,9 @@ def test_committed_rows_become_a_page_with_the_documents_tables() -> None:
     assert "QUICK" not in title
     names = [chapter.name for chapter in extra.chapters]
     assert {"main", "ablation", "time", "cost", "skew"} <= set(names)
-    about = [run["summary"] for run in runs]
-    (one,) = (
-        run
-        for run, row in zip(runs, about, strict=True)
-        if (row["method"], row["data"], row["protocol"]) == ("pfedclr", "ml-100k", "paper")
-    )
-    assert one["rounds"], "curves of some of its seeds are its curves"
-    assert len({(row["method"], row["data"], row["protocol"]) for row in about}) == len(runs)
+    found = {(run.result.method, run.result.data, run.result.protocol): run for run in runs}
+    assert len(found) == len(runs)
+    assert found["pfedclr", "ml-100k", "paper"].curves, "of some of its seeds"
     page = Reader(report.render(runs, title, extra))
     text = document(read_results(RESULTS, STORES))
     lines = [line for line in text.splitlines() if line.startswith("| fedmf |")]
@@ -134,7 +121,7 @@ def test_committed_rows_become_a_page_with_the_documents_tables() -> None:
     for line in lines:
         bare = re.sub(r"[\s|·]", "", line)
         assert bare in shown, line
-    commands = [one for row in about for one in row["command"].splitlines()]
+    commands = [one for run in runs for one in run.result.command.splitlines()]
     assert all(command in page.text for command in commands)
     assert "Privacy against quality on ml-100k" in page.text
 

@@ -2,7 +2,7 @@
 
 from unskew.audit.attacks import auc_of_one
 from unskew.audit.leak import CHANCE, LeakAudit, audit_leak
-from unskew.audit.privacy import audit_privacy, privacy_tables, trade_offs
+from unskew.audit.privacy import audit_privacy, privacy_tables, trade_off_chart
 from unskew.audit.skew import VARIANTS, SkewSpec, audit_skew, findings, skew_table
 
 __all__ = [
@@ -17,5 +17,5 @@ __all__ = [
     "findings",
     "privacy_tables",
     "skew_table",
-    "trade_offs",
+    "trade_off_chart",
 ]

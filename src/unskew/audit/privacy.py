@@ -9,7 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from unskew.evaluation import prepare
 from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy
 from unskew.ragged import owners, select
-from unskew.report import MISSING, Cell, Table
+from unskew.report import MISSING, Cell, Chart, Panel, Series, Table
 from unskew.rng import Purpose, generator
 from unskew.runs import OnRound, RunSpec, noise_mechanism, privacy_account, private_uploads
 from unskew.types import Bool, Float64, Int64, Interactions, Split, UnskewError
@@ -264,29 +265,40 @@ def in_table_order(rows: Sequence[Row]) -> list[Row]:
     )
 
 
-class TradeOff(NamedTuple):
-    """One method at one strength of noise."""
+def trade_off_chart(rows: Sequence[Row]) -> Chart:
+    """Quality against attack success by method, on the first row's data: every upload, and sums."""
+    data, protocol = (rows[0][key] for key in ("data", "protocol"))
+    same = [row for row in rows if (row["data"], row["protocol"]) == (data, protocol)]
+    views = {"every upload": "single_uploads", "sums alone": "secure_aggregation"}
+    panels = [
+        Panel(
+            f"The server sees {name}",
+            "personal AUC (0.5: nothing learned)",
+            "NDCG@10, test",
+            _trade_offs(same, view),
+            from_zero=True,
+        )
+        for name, view in views.items()
+    ]
+    title = f"What uploads give away on {Path(data).name} ({protocol} protocol)"
+    return Chart(title, tuple(panels))
 
-    success: float
-    """Personal AUC of the strongest attack over the whole run."""
-    quality: float
-    """Test NDCG@10 at the best round."""
-    noise: float
 
-
-def trade_offs(rows: Sequence[Row], view: str) -> dict[str, list[TradeOff]]:
-    """Attack success and quality by method, for plain noise on ordinary cohorts.
-
-    ``view`` is ``single_uploads`` or ``secure_aggregation``.
-    """
-    points: dict[str, list[TradeOff]] = {}
+def _trade_offs(rows: Sequence[Row], view: str) -> tuple[Series, ...]:
+    """A line per method over strengths of plain noise on ordinary cohorts: personal AUC of the
+    strongest attack over the whole run, and test NDCG@10 at the best round."""
+    points: dict[str, list[tuple[float, float, str]]] = {}
     for row in in_table_order(rows):
         ldp = row["ldp"] or {}
         if ldp.get("clip") or ldp.get("least_users"):
             continue
         found = strongest_attack(row[view], SPANS[1])
         if found and row["settings"].get("participation") is None:
-            quality = row["quality"]["best_ndcg@10"]
-            point = TradeOff(found["personal_auc"]["mean"], quality, row["noise"])
+            success = found["personal_auc"]["mean"]
+            point = (success, row["quality"]["best_ndcg@10"], f"λ {row['noise']:g}")
             points.setdefault(row["method"], []).append(point)
-    return points
+    lines = []
+    for method, found_points in points.items():
+        successes, qualities, notes = zip(*found_points, strict=True)
+        lines.append(Series(method, method, successes, qualities, notes=notes))
+    return tuple(lines)

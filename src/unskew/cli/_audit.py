@@ -17,7 +17,7 @@ from unskew.audit.privacy import (
     audit_privacy,
     privacy_command,
     privacy_tables,
-    trade_offs,
+    trade_off_chart,
     with_noise,
 )
 from unskew.audit.skew import VARIANTS, SkewSpec, audit_skew, findings, skew_table
@@ -28,7 +28,7 @@ from unskew.files import append_json_line, write_text
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
 from unskew.paper import fill_table, read_rows
-from unskew.report import Chart, Panel, Series, draw_svg, to_markdown
+from unskew.report import draw_svg, to_markdown
 from unskew.runs import RunSpec, read_spec
 from unskew.types import UnskewError
 
@@ -163,34 +163,6 @@ def _print_privacy(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if "privacy" in row:
             print_privacy(row["privacy"])
-
-
-def trade_off_chart(rows: list[dict[str, Any]]) -> Chart:
-    """Quality against attack success by method, on the first row's data: every upload, and sums."""
-    data, protocol = (rows[0][key] for key in ("data", "protocol"))
-    same = [row for row in rows if (row["data"], row["protocol"]) == (data, protocol)]
-    views = {"every upload": "single_uploads", "sums alone": "secure_aggregation"}
-    panels = [
-        Panel(
-            f"The server sees {name}",
-            "personal AUC (0.5: nothing learned)",
-            "NDCG@10, test",
-            tuple(
-                Series(
-                    method,
-                    method,
-                    [point.success for point in points],
-                    [point.quality for point in points],
-                    notes=[""] * (len(points) - 1) + [f"λ {points[-1].noise:g}"],
-                )
-                for method, points in trade_offs(same, view).items()
-            ),
-            from_zero=True,
-        )
-        for name, view in views.items()
-    ]
-    title = f"What uploads give away on {Path(data).name} ({protocol} protocol)"
-    return Chart(title, tuple(panels))
 
 
 @app.command()

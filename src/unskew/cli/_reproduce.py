@@ -14,7 +14,6 @@ from unskew.paper import (
     EXHIBITS,
     Places,
     Plan,
-    compare_methods,
     find_jobs,
     method_checksum,
     run_jobs,
@@ -91,8 +90,6 @@ def reproduce(
         stderr.print(f"{len(failures)} of {len(jobs)} failed; the others have their rows:")
         for message in failures:
             stderr.print(f"  {message}")
-    if EXHIBITS["against"] in exhibits and not no_run:
-        compare_methods(plan, places, jobs)
     write_pages(exhibits, plan, places, readme)
     stdout.print(f"{'Quick tables' if quick else 'Tables'}: {places.doc}")
     if failures:

@@ -20,7 +20,7 @@ from unskew.cli._output import (
 from unskew.files import write_atomically, write_text
 from unskew.methods import METHODS
 from unskew.paper import published_figures, report_contents
-from unskew.report import Client, Extras, Listing, Pick, render
+from unskew.report import Client, Extras, FinishedRun, render
 from unskew.runs import (
     ClientView,
     client_view,
@@ -154,26 +154,31 @@ def write_report(
     folders: Sequence[Path], out: Path, client: str | None = None, closely: bool = True
 ) -> None:
     """The page about runs; ``closely``: with one client's history and recommendations."""
-    runs = [{"summary": read_result(f).to_json(), "rounds": read_rounds(f)} for f in folders]
+    runs = [FinishedRun(read_result(folder), _curves(folder)) for folder in folders]
     extras = Extras(published_figures(runs), _client(folders, runs, client) if closely else None)
     write_text(out, render(runs, extras=extras))
 
 
+def _curves(folder: Path) -> list[list[float]]:
+    """Validation NDCG@10 after every round, per seed."""
+    return [[row["validation"]["ndcg@10"] for row in rows] for rows in read_rounds(folder).values()]
+
+
 def _client(
-    folders: Sequence[Path], runs: Sequence[dict[str, Any]], wanted: str | None
+    folders: Sequence[Path], runs: Sequence[FinishedRun], wanted: str | None
 ) -> Client | None:
     """The client ``wanted``, or a median one, in all runs on one data set that have it; None where
     no run has kept its model."""
     # Protocols differ in what is held out: the page's history is the honest one's.
-    order = sorted(range(len(runs)), key=lambda at: runs[at]["summary"]["protocol"] == "paper")
+    order = sorted(range(len(runs)), key=lambda at: runs[at].result.protocol == "paper")
     views: dict[int, ClientView] = {}
-    name, data = wanted, None
+    name, data = wanted, ""
     for at in order:
-        if data not in (None, runs[at]["summary"]["data"]):
+        if data and data != runs[at].result.data:
             continue
         view = client_view(folders[at], name)
         if view is not None:
-            name, data, views[at] = view.user, runs[at]["summary"]["data"], view
+            name, data, views[at] = view.user, runs[at].result.data, view
     if not views and wanted is not None:
         raise UnskewError(
             f'No run given has a model with a user "{wanted}"; leave out --client to see another.'
@@ -182,11 +187,5 @@ def _client(
         return None
     if len(views) < len(folders):
         stderr.print(f"Client {name}: {len(folders) - len(views)} run(s) have no model with it.")
-    lists = [
-        Listing(at, [Pick(*pick) for pick in view.top], view.test, view.among)
-        for at, view in views.items()
-    ]
-    first = next(iter(views.values()))
     why = "chosen by name" if wanted else "the one with the median number of training items"
-    test = [title for title, _ in first.test]
-    return Client(first.user, str(data), why, first.history, first.validation, test, lists)
+    return Client(data, why, views)

@@ -133,6 +133,11 @@ class GPFedRec(Method):
         Q, own = pass_messages(graph, server.Q, tables)
         return Server(Q, *own)
 
+    def upload_base(self, download: Server, user: int, dense: Float32) -> Float32:
+        """r_u + f (g - r_u)."""
+        own = own_tables(download, np.array([user])).reshape(download.Q.shape)
+        return download.Q + own * (1 - dense[0])
+
     def score(self, download: Server, private: Private) -> Float32:
         """Scores by the device's own table, r_u + f (g - r_u) + its trained rows."""
         table = own_tables(download, private.user) * (1 - private.factor)[:, None]

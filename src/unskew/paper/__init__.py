@@ -1,31 +1,23 @@
 """The paper's tables and figures: published figures, the cells behind every table, remaking all."""
 
-from unskew.paper.cells import method_checksum, missing_cells
-from unskew.paper.document import document, fill_table
-from unskew.paper.exhibits import EXHIBITS, STORES
-from unskew.paper.page import published_figures, report_contents
-from unskew.paper.plan import DATASETS, Exhibit, Plan
-from unskew.paper.reproduce import (
-    Job,
-    Places,
-    compare_methods,
-    figure_paths,
-    find_jobs,
-    run_jobs,
-    write_pages,
+from unskew.paper.document import (
+    EXHIBITS,
+    STORES,
+    document,
+    fill_table,
+    published_figures,
+    report_contents,
 )
+from unskew.paper.plan import Places, Plan, method_checksum, missing_cells
+from unskew.paper.reproduce import figure_paths, find_jobs, run_jobs, write_pages
 from unskew.paper.rows import Results, read_results, read_rows
 
 __all__ = [
-    "DATASETS",
     "EXHIBITS",
     "STORES",
-    "Exhibit",
-    "Job",
     "Places",
     "Plan",
     "Results",
-    "compare_methods",
     "document",
     "figure_paths",
     "fill_table",

@@ -8,15 +8,24 @@ does not need.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 from unskew.data import info, load
 from unskew.methods import METHODS
 from unskew.paper import published
-from unskew.paper.cells import Task
-from unskew.paper.plan import Exhibit, Heads, Line, Plan
-from unskew.paper.rows import Record, Results, RunRow, data_place, distinct, most_seeds, select
+from unskew.paper.plan import (
+    DATASETS,
+    Exhibit,
+    Heads,
+    Line,
+    Places,
+    Plan,
+    Task,
+    chart_per_protocol,
+    table_by_data,
+)
+from unskew.paper.rows import Record, Results, RunRow, data_place, distinct, find, select
 from unskew.report import Cell, Chart, Column, Panel, Series, Table
 from unskew.runs import RunSpec
 
@@ -88,22 +97,22 @@ def parameter_megabytes(method: str, n: int, m: int, rank: int = 2) -> tuple[flo
     return client(n, m, d, rank) / PARAMETERS_PER_MB, server(n, m, d, rank) / PARAMETERS_PER_MB
 
 
-def federated_runs(results: Results) -> list[RunRow]:
-    """Default runs of federated methods, by method and data set."""
-    return [row for row in results.default_runs() if row.method in FORMULAS]
+def _data(rows: list[RunRow]) -> list[str]:
+    """Data sets of runs, in the order of tables."""
+    return sorted(distinct(rows, "data"), key=data_place)
 
 
 def datasets_tasks(plan: Plan) -> list[Task]:
     """Statistics of every data set."""
 
-    def task(source: str) -> Task:
-        def make(data_dir: Path | None) -> Record:
-            found = dataclasses.asdict(info(load(source, data_dir=data_dir)))
-            return {"data": source, "settings": {}, "seeds": []} | found
+    def make(source: str, places: Places) -> Record:
+        found = dataclasses.asdict(info(load(source, data_dir=places.data_dir)))
+        return {"data": source, "settings": {}, "seeds": []} | found
 
-        return Task(f"unskew data info {source} --json", (), make)
-
-    return [task(source) for source in plan.sources()]
+    return [
+        Task(f"unskew data info {source} --json", (), partial(make, source))
+        for source in plan.data or DATASETS
+    ]
 
 
 def datasets_tables(results: Results) -> list[Table]:
@@ -122,46 +131,40 @@ def datasets_tables(results: Results) -> list[Table]:
 
 def space_tables(results: Results) -> list[Table]:
     """Parameters on a client and on the server, and the peak memory of whole simulations."""
-    sources = results.of("datasets")
+    sources = {row["data"]: (row["n_users"], row["n_items"]) for row in results.of("datasets")}
     if not sources:
         return []
-    names = [row["data"] for row in sources]
     tables = []
     for at, part in enumerate(("client", "server")):
         lines: list[Line] = []
         for method, formulas in FORMULAS.items():
-            cells = []
-            for row in sources:
-                ours = parameter_megabytes(method, row["n_users"], row["n_items"])[at]
-                printed = published.megabytes(method, row["data"])
-                cells.append(Cell.number(ours, published=printed and printed[at]))
-            lines.append([method, formulas[at][0], *cells])
-        heads: Heads = [f"{part}, MB", Column("parameters", "text"), *_low_first(names)]
+            lines.append([method, formulas[at][0]])
+            for data, sizes in sources.items():
+                printed = published.pair("megabytes", method, data)
+                ours = parameter_megabytes(method, *sizes)[at]
+                lines[-1].append(Cell.number(ours, published=printed and printed[at]))
+        heads: Heads = [f"{part}, MB", Column("parameters", "text")]
+        heads += [Column(data, better="low") for data in sources]
         tables.append(Table.of(heads, lines))
     runs = results.default_runs()
+
+    def peak(method: str, data: str) -> Cell:
+        peaks = [row.peak_rss_mb for row in select(runs, method=method, data=data)]
+        return Cell.number(max((one for one in peaks if one), default=None), 0)
+
     methods = dict.fromkeys((*FORMULAS, *distinct(runs, "method")))
-    lines = [[m, *(_peak(select(runs, method=m, data=name)) for name in names)] for m in methods]
     about = (
         "Measured: peak memory of the whole simulation, all clients and the interpreter included, "
         "as each protocol was run last; the largest of them."
     )
-    return [*tables, Table.of(["MB", *_low_first(names)], lines, about=about)]
-
-
-def _peak(rows: Sequence[RunRow]) -> Cell:
-    peaks = [row.peak_rss_mb for row in rows if row.peak_rss_mb]
-    return Cell.number(max(peaks, default=None), 0)
-
-
-def _low_first(names: Sequence[str]) -> list[Column]:
-    return [Column(name, better="low") for name in names]
+    return [*tables, table_by_data("MB", methods, [*sources], peak, "low", about=about)]
 
 
 def speed_tables(results: Results) -> list[Table]:
     """Ratios that `make bench` measured."""
     head: Heads = ["what", Column("data", "text"), Column("against", "text"), "its seconds", "ours"]
     head += ["ratio", Column("lowest to highest", "text"), Column("bar", "text")]
-    rows = sorted(results.of("bench"), key=lambda row: data_place(row["data"]))
+    rows = results.of("bench")
     return [Table.of(head, [_speed_line(row) for row in rows])] if rows else []
 
 
@@ -176,12 +179,6 @@ def _speed_line(row: Record) -> Line:
     return [row["name"], row["data"], row["against"], *times, ratio, span, bar]
 
 
-def _benchmarked_seconds(results: Results, method: str, data: str) -> float | None:
-    """Seconds of one round of all clients and the server, if it was benchmarked."""
-    found = [r for r in results.of("bench") if (r["name"], r["data"]) == (f"{method} round", data)]
-    return float(found[-1]["seconds_unskew"]) if found else None
-
-
 def time_cells(plan: Plan) -> list[RunSpec]:
     """Runs of the main table under one protocol; the others take the same time."""
     one = dataclasses.replace(plan, protocols=plan.protocols[:1])
@@ -190,69 +187,57 @@ def time_cells(plan: Plan) -> list[RunSpec]:
 
 def time_tables(results: Results) -> list[Table]:
     """Seconds per round: benchmarked where possible, otherwise of a run."""
-    rows = federated_runs(results)
-    data = sorted(distinct(rows, "data"), key=data_place)
-    lines: list[Line] = []
-    for method in FORMULAS:
-        cells = []
-        for source in data:
-            row = most_seeds(select(rows, method=method, data=source))
-            ours = _benchmarked_seconds(results, method, source)
-            if ours is None and row is not None:
-                ours = row.seconds_per_round
-            printed = published.seconds_per_round(method, source)
-            note = "" if printed is None else f"({printed:.4g})"
-            cells.append(Cell("–" if ours is None else f"{ours:.3g}", ours, note))
-        lines.append([method, *cells])
-    return [Table.of(["seconds per round", *_low_first(data)], lines)] if rows else []
+    rows = results.default_runs(FORMULAS)
+    measured = {(row["name"], row["data"]): row["seconds_unskew"] for row in results.of("bench")}
+
+    def seconds(method: str, data: str) -> Cell:
+        row = find(rows, method=method, data=data)
+        ours = measured.get((f"{method} round", data), row and row.seconds_per_round)
+        printed = published.figure("seconds", method, data)
+        note = "" if printed is None else f"({printed:.4g})"
+        return Cell("–" if ours is None else f"{ours:.3g}", ours, note)
+
+    made = table_by_data("seconds per round", FORMULAS, _data(rows), seconds, "low")
+    return [made] if rows else []
 
 
 def cost_tables(results: Results) -> list[Table]:
     """The paper's analysis, and the bytes that a client really sends and receives."""
-    rows = federated_runs(results)
+    rows = results.default_runs(FORMULAS)
     if not rows:
         return []
     heads = ["client time", "client space", "server time", "server space", "sent"]
     columns: Heads = ["by the paper", *(Column(head, "text") for head in heads)]
     analysis = [[method, *costs] for method, costs in published.figures()["cost"].items()]
-    data = sorted(distinct(rows, "data"), key=data_place)
-    measured = [
-        [method, *(_sent(most_seeds(select(rows, method=method, data=name))) for name in data)]
-        for method in FORMULAS
-    ]
+
+    def sent(method: str, data: str) -> Cell | None:
+        row = find(rows, method=method, data=data)
+        if row is None or row.bytes_up is None or row.bytes_down is None:
+            return None
+        return Cell(f"{row.bytes_up / 1000:.1f} / {row.bytes_down / 1000:.1f}", row.bytes_up)
+
     about = "Measured: KB up / KB down, for one client and round."
-    sent = Table.of(["method", *_low_first(data)], measured, about=about)
-    return [Table.of(columns, analysis), sent]
-
-
-def _sent(row: RunRow | None) -> Cell | None:
-    if row is None or row.bytes_up is None or row.bytes_down is None:
-        return None
-    return Cell(f"{row.bytes_up / 1000:.1f} / {row.bytes_down / 1000:.1f}", row.bytes_up)
+    measured = table_by_data("method", FORMULAS, _data(rows), sent, "low", about=about)
+    return [Table.of(columns, analysis), measured]
 
 
 def efficiency_charts(results: Results) -> dict[str, Chart]:
     """HR@10 against megabytes on a client; a bubble's area is the seconds of a round."""
-    charts, rows = {}, federated_runs(results)
-    for protocol in distinct(rows, "protocol"):
-        found = select(rows, protocol=protocol)
-        if len(distinct(found, "method")) < 2:
-            continue
-        panels = [_efficiency_panel(select(found, data=d), d) for d in distinct(found, "data")]
-        title = f"Efficiency, protocol {protocol}: area is seconds per round"
-        charts[f"efficiency-{protocol}"] = Chart(title, tuple(panels))
-    return charts
+    runs = results.default_runs(FORMULAS)
+    # A comparison needs several methods.
+    rows = [r for r in runs if len(distinct(select(runs, protocol=r.protocol), "method")) > 1]
+    title = "Efficiency, protocol {protocol}: area is seconds per round"
+    return chart_per_protocol("efficiency", title, rows, _efficiency_panels)
 
 
-def _efficiency_panel(rows: list[RunRow], source: str) -> Panel:
-    slowest = max(row.seconds_per_round for row in rows)
+def _efficiency_panels(rows: list[RunRow], source: str) -> list[Panel]:
+    slowest = max(row.seconds_per_round for row in rows) or 1.0
     series = []
     for row in rows:
-        area = row.seconds_per_round / slowest if slowest else 1.0
         space = parameter_megabytes(row.method, row.users, row.items)[0]
-        points = [space], [row.mean("hr@10")]
-        series.append(Series(row.method, row.method, *points, "points", [area]))
-    return Panel(source, "parameters on a client, MB", "HR@10", tuple(series))
+        area, quality = row.seconds_per_round / slowest, row.mean("hr@10")
+        series.append(Series(row.method, row.method, [space], [quality], "points", [area]))
+    return [Panel(source, "parameters on a client, MB", "HR@10", tuple(series))]
 
 
 DATASETS_TABLE = Exhibit(

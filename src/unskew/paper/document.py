@@ -1,18 +1,48 @@
-"""docs/results.md and the figures of the report, made from rows alone."""
+"""All tables and figures that ``unskew reproduce`` makes, as docs/results.md and as the contents of
+a report. Both are made from rows alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from unskew.audit import privacy_tables, trade_off_chart
 from unskew.files import write_text
-from unskew.paper.cells import method_checksum
-from unskew.paper.exhibits import EXHIBITS
-from unskew.paper.methods import SIDE_BY_SIDE_METHODS, side_by_side
-from unskew.paper.rows import Results
-from unskew.report import to_markdown
+from unskew.paper import cost, methods, noise, pictures, published, rounds, skew, variants
+from unskew.paper.plan import Exhibit, method_checksum
+from unskew.paper.rows import Results, find, read_results
+from unskew.report import Chapter, Extras, FinishedRun, to_markdown
 from unskew.types import UnskewError
 
+EXHIBITS: dict[str, Exhibit] = {
+    exhibit.name: exhibit
+    for exhibit in (
+        cost.DATASETS_TABLE,
+        methods.MAIN,
+        methods.AGAINST,
+        methods.PARTS_REMOVED,
+        variants.ABLATION,
+        *noise.EXHIBITS,
+        cost.SPACE,
+        cost.SPEED,
+        cost.TIME,
+        cost.COST,
+        skew.SKEW,
+        rounds.MOTIVATION,
+        rounds.TRAJECTORY,
+        pictures.EMBEDDING,
+        pictures.UPLOADS,
+        rounds.CONVERGENCE,
+        cost.EFFICIENCY,
+        variants.RANK,
+        variants.BETA,
+    )
+}
+"""In the order of the document."""
+RUN_STORES = tuple(dict.fromkeys(exhibit.store for exhibit in EXHIBITS.values()))
+"""Files with rows of cells."""
+STORES = (*RUN_STORES, "curves")
+"""All files with rows."""
 README_DATA = ("ml-100k", "ml-1m")
 """Data sets of the small table in a page."""
 _HEAD = """# Results
@@ -28,6 +58,11 @@ _QUICK_HEAD = """# Results of a quick run
 **Quick: a few rounds, one seed, parts of the grids. These figures show that everything works, and
 nothing about any method.** Made by `unskew reproduce --quick`.
 """
+_TITLE = "Federated recommendation: the paper's tables, remade"
+_ABOUT_ATTACKS = (
+    "Up and left is good: useful and silent. The server watches a whole run; a line joins growing "
+    "strengths of noise λ."
+)
 
 
 def document(
@@ -36,7 +71,11 @@ def document(
     """The whole page. ``figures`` are paths of charts by the name of their exhibit."""
     sections = [_QUICK_HEAD if quick else _HEAD]
     mark = " (quick)" if quick else ""
-    older = [name for name, sums in results.checksums.items() if sums - {method_checksum(name)}]
+    older = {
+        row.method
+        for row in results.runs
+        if row.method_checksum not in (None, method_checksum(row.method))
+    }
     if older:
         sections.append(
             f"Some rows of {', '.join(sorted(older))} were made by an earlier version, whose "
@@ -64,4 +103,61 @@ def fill_table(page: Path, table: str) -> None:
 
 def fill_readme(page: Path, results: Results) -> None:
     """Renew the small table that shows both protocols side by side."""
-    fill_table(page, to_markdown(side_by_side(results, README_DATA, SIDE_BY_SIDE_METHODS)))
+    fill_table(page, to_markdown(methods.side_by_side(results, README_DATA)))
+
+
+def report_contents(folder: Path) -> tuple[str, list[FinishedRun], Extras]:
+    """A title, the main table's runs, and everything else the rows in a folder hold."""
+    stores = (*STORES, "privacy")
+    results, mark = read_results(folder, stores), ""
+    if not results.runs:
+        results = read_results(folder, stores, quick=True)
+        mark = "QUICK RUN, figures that mean nothing. "
+    runs = []
+    for row in results.default_runs():
+        setup = {"method": row.method, "data": row.data, "protocol": row.protocol, "settings": {}}
+        curves = find(results.curves, **setup)
+        runs.append(FinishedRun(row, [curves.validation["ndcg@10"]] if curves else []))
+    if not runs:
+        raise UnskewError(
+            f"There are no rows of the main table in {folder}; `unskew reproduce main` makes them."
+        )
+    chapters = [_chapter(exhibit, results) for exhibit in EXHIBITS.values()]
+    extras = Extras(
+        published_figures(runs),
+        privacy=_attacks(results),
+        chapters=[chapter for chapter in chapters if chapter.tables or chapter.charts],
+        commands=results.commands(),
+    )
+    return mark + _TITLE, runs, extras
+
+
+def published_figures(runs: Iterable[FinishedRun]) -> dict[tuple[str, str], published.Pair]:
+    """The paper's figures for methods and data sets of these runs."""
+    pairs = {(run.result.method, run.result.data) for run in runs}
+    return {pair: found for pair in pairs if (found := published.quality(*pair))}
+
+
+def _attacks(results: Results) -> list[Chapter]:
+    """A chapter per data set and protocol on what uploads give away."""
+    return [
+        Chapter(
+            f"privacy-{number}",
+            f"Privacy against quality on {Path(data).name}",
+            _ABOUT_ATTACKS,
+            privacy_tables(rows),
+            [trade_off_chart(rows)],
+        )
+        for number, ((data, _), rows) in enumerate(results.by_pair("privacy").items(), 1)
+    ]
+
+
+def _chapter(exhibit: Exhibit, results: Results) -> Chapter:
+    """An exhibit. Pictures of embeddings have no axes and are left out; so are convergence charts,
+    which are the page's learning curves."""
+    charts = [
+        chart
+        for chart in exhibit.charts(results).values()
+        if exhibit is not rounds.CONVERGENCE and all(panel.x_label for panel in chart.panels)
+    ]
+    return Chapter(exhibit.name, exhibit.title, exhibit.about, exhibit.tables(results), charts)

@@ -4,23 +4,25 @@ with each of its parts removed."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from unskew.evaluation import holm, paired_test
 from unskew.methods import METHODS
 from unskew.paper import published
-from unskew.paper.cells import users_folder
-from unskew.paper.plan import DATASETS, Exhibit, Heads, Line, Plan, table_per_protocol
-from unskew.paper.rows import (
-    Record,
-    Results,
-    RunRow,
-    data_place,
-    distinct,
-    most_seeds,
-    select,
+from unskew.paper.plan import (
+    DATASETS,
+    METRICS,
+    Exhibit,
+    Heads,
+    Line,
+    Places,
+    Plan,
+    Task,
+    table_by_data,
+    table_per_protocol,
 )
+from unskew.paper.rows import Record, Results, RunRow, data_place, distinct, find, select
 from unskew.report import Cell, Column, Table
 from unskew.runs import RunSpec, Summary, read_spec, read_users
 
@@ -39,79 +41,75 @@ _MEASURED = "ndcg@10"
 def main_tables(results: Results) -> list[Table]:
     """Methods down, data sets across, one table per protocol; then the protocols side by side."""
     tables = table_per_protocol(_main_table, results.default_runs())
-    beside = side_by_side(results, DATASETS, SIDE_BY_SIDE_METHODS)
-    return (
-        [*tables, beside._replace(title="Both protocols side by side")] if beside.rows else tables
-    )
+    beside = side_by_side(results, DATASETS)._replace(title="Both protocols side by side")
+    return [*tables, beside] if beside.rows else tables
 
 
 def _main_table(rows: list[RunRow], protocol: str) -> Table:
-    data = distinct(rows, "data")
-    lines: list[Line] = []
-    for method in distinct(rows, "method"):
-        found = [most_seeds(select(rows, method=method, data=source)) for source in data]
-        lines.append([method, *(_figures(row, protocol) for row in found)])
-    return Table.of(["method", *data], lines, about=_ABOUT[protocol])
+    def figures(method: str, data: str) -> Cell | None:
+        """HR@10 / NDCG@10, and what the paper prints or the same among sampled candidates."""
+        row = find(rows, method=method, data=data)
+        if row is None:
+            return None
+        printed = published.quality(method, data)
+        note = f"· {_both(row.sampled99)}"
+        if protocol == "paper":
+            note = f"({printed[0]:.3f} / {printed[1]:.3f})" if printed else ""
+        return Cell(_both(row.metrics), row.mean("hr@10"), note)
 
-
-def _figures(row: RunRow | None, protocol: str) -> Cell | None:
-    """HR@10 / NDCG@10, and what the paper prints or the same among sampled candidates."""
-    if row is None:
-        return None
-    printed = published.quality(row.method, row.data)
-    note = f"· {_both(row.sampled99)}"
-    if protocol == "paper":
-        note = f"({printed[0]:.3f} / {printed[1]:.3f})" if printed else ""
-    return Cell(_both(row.metrics), row.mean("hr@10"), note)
+    names, data = distinct(rows, "method"), distinct(rows, "data")
+    return table_by_data("method", names, data, figures, about=_ABOUT[protocol])
 
 
 def _both(metrics: Mapping[str, Summary]) -> str:
-    return " / ".join(_mean_and_std(metrics[name]) for name in ("hr@10", "ndcg@10"))
+    return " / ".join(Cell.over_seeds(metrics[name], 3).line for name in METRICS.values())
 
 
-def _mean_and_std(summary: Summary) -> str:
-    deviation = f" ± {summary.std:.3f}" if len(summary.values) > 1 else ""
-    return f"{summary.mean:.3f}{deviation}"
-
-
-def side_by_side(results: Results, data: Sequence[str], methods: Sequence[str]) -> Table:
+def side_by_side(results: Results, data: Sequence[str]) -> Table:
     """HR@10 as the paper prints it, as it is under ``paper``, and under ``leak-free``, for runs
     that have both protocols."""
-    rows = [r for r in results.default_runs() if r.method in methods and r.data in data]
+    rows = results.default_runs(SIDE_BY_SIDE_METHODS)
     lines: list[Line] = []
     for source in data:
         for method in distinct(rows, "method"):
             found = select(rows, data=source, method=method)
-            leaky, honest = (
-                most_seeds(select(found, protocol=name)) for name in ("paper", "leak-free")
-            )
-            if leaky is None or honest is None:
-                continue
-            printed = published.quality(method, source)
-            columns = (leaky.metrics, honest.sampled99, honest.metrics)
-            lines.append(
-                [
-                    f"{source}, {method}",
-                    Cell.number(printed and printed[0], 3),
-                    *(_with_deviation(metrics["hr@10"]) for metrics in columns),
-                ]
-            )
+            leaky, honest = (find(found, protocol=name) for name in ("paper", "leak-free"))
+            if leaky and honest:
+                printed = published.quality(method, source)
+                columns = (leaky.metrics, honest.sampled99, honest.metrics)
+                figures = [Cell.over_seeds(metrics["hr@10"], 3) for metrics in columns]
+                first = Cell.number(printed and printed[0], 3)
+                lines.append([f"{source}, {method}", first, *figures])
     candidates = ["`leak-free`, 99 candidates", "`leak-free`, all items"]
     return Table.of(["HR@10", "paper prints", "`paper`", *candidates], lines)
 
 
-def _with_deviation(summary: Summary) -> Cell:
-    return Cell.number(summary.mean, 3, summary.std if len(summary.values) > 1 else None)
+def against_tasks(plan: Plan) -> list[Task]:
+    """A paired test of the first method against every other."""
+    first, *others = plan.methods or METHODS
+    return [
+        Task(
+            f"unskew reproduce against --methods {first},{other} --data {data} "
+            f"--protocol {protocol}",
+            (first, other),
+            partial(_compare_users, specs),
+            specs,
+        )
+        for data, protocol in plan.pairs()
+        for other in others
+        for specs in [(plan.cell(first, data, protocol), plan.cell(other, data, protocol))]
+    ]
 
 
-def compare_users(keep: Path, ours: RunSpec, theirs: RunSpec) -> Record:
+def _compare_users(specs: tuple[RunSpec, RunSpec], places: Places) -> Record:
     """Row of a paired test of two runs: per-user NDCG@10, averaged over each one's seeds."""
-    folders = users_folder(keep, ours), users_folder(keep, theirs)
-    mine, other = (read_users(folder) for folder in folders)
-    seeds, seeds_against = (list(read_spec(folder)[0].seeds) for folder in folders)
+    ours, theirs = specs
+    folders = [places.users(spec) for spec in specs]
+    mine, other = (read_users(folder).select("user", _MEASURED) for folder in folders)
     both = mine.join(other, on="user", suffix="_other", maintain_order="left")
-    values = both[_MEASURED].to_numpy(), both[f"{_MEASURED}_other"].to_numpy()
+    values = [both[name].to_numpy() for name in (_MEASURED, f"{_MEASURED}_other")]
     test = paired_test(*values)
+    seeds, seeds_against = (list(read_spec(folder)[0].seeds) for folder in folders)
     return {
         "data": ours.data,
         "protocol": ours.protocol,
@@ -120,15 +118,13 @@ def compare_users(keep: Path, ours: RunSpec, theirs: RunSpec) -> Record:
         "seeds": seeds,
         "seeds_against": seeds_against,
         "users": test.n_users,
-        "ours": float(both[_MEASURED].mean()),  # type: ignore[arg-type]
-        "theirs": float(both[f"{_MEASURED}_other"].mean()),  # type: ignore[arg-type]
+        "ours": float(values[0].mean()),
+        "theirs": float(values[1].mean()),
         "difference": test.difference,
         "interval": [test.ci_low, test.ci_high],
         "p_value": test.p_value,
         "wins": test.wins,
         "losses": test.losses,
-        "command": f"unskew reproduce against --methods {ours.method},{theirs.method} "
-        f"--data {ours.data} --protocol {ours.protocol}",
     }
 
 
@@ -137,7 +133,7 @@ def against_tables(results: Results) -> list[Table]:
     the tests of a data set."""
     rows = [row for row in results.of("against") if row["protocol"] == "leak-free"]
     lines: list[Line] = []
-    for data in sorted(dict.fromkeys(row["data"] for row in rows), key=data_place):
+    for data in dict.fromkeys(row["data"] for row in rows):
         found = sorted((r for r in rows if r["data"] == data), key=lambda row: -row["theirs"])
         first = found[0]
         name = Cell(f"**{first['method']}** ({len(first['seeds'])} seeds)", first["method"])
@@ -183,7 +179,7 @@ def parts_cells(plan: Plan) -> list[RunSpec]:
     """FedRefit without each of its parts."""
     return [
         plan.cell("fedrefit", source, "leak-free", **settings)
-        for source in plan.sources()
+        for source in plan.data or DATASETS
         for settings in plan.grid([*PARTS.values()])
     ]
 
@@ -192,23 +188,16 @@ def parts_tables(results: Results) -> list[Table]:
     """NDCG@10 over all unseen items, parts down, data sets across. The whole method is averaged
     over the seeds of the rows with a part removed."""
     rows = select(results.runs, method="fedrefit", protocol="leak-free", noise=0.0)
-    rows = sorted((r for r in rows if r.settings in PARTS.values()), key=_place)
+    rows = [row for row in rows if row.settings in PARTS.values()]
     seeds = {row.data: set(row.seeds) for row in rows if row.settings}
-    lines: list[Line] = []
-    for name, settings in PARTS.items():
-        found = [most_seeds(select(rows, data=data, settings=settings)) for data in seeds]
-        lines.append([name, *(Cell.number(_mean_over(row, seeds)) for row in found)])
-    return [Table.of(["FedRefit", *seeds], lines)] if seeds else []
 
+    def quality(part: str, data: str) -> Cell:
+        row = find(rows, data=data, settings=PARTS[part])
+        common = seeds[data] & set(row.seeds) if row else set()
+        return Cell.number(row.on_seeds(common).mean(_MEASURED) if row and common else None)
 
-def _mean_over(row: RunRow | None, seeds: Mapping[str, set[int]]) -> float | None:
-    """NDCG@10 over the seeds wanted for the row's data set."""
-    common = set() if row is None else seeds[row.data] & set(row.seeds)
-    return row.on_seeds(common).mean(_MEASURED) if row is not None and common else None
-
-
-def _place(row: RunRow) -> int:
-    return data_place(row.data)
+    data = sorted(seeds, key=data_place)
+    return [table_by_data("FedRefit", PARTS, data, quality)] if seeds else []
 
 
 MAIN = Exhibit(
@@ -218,7 +207,6 @@ MAIN = Exhibit(
     "main",
     Plan.default_cells,
     main_tables,
-    curves=True,
 )
 AGAINST = Exhibit(
     "against",
@@ -226,8 +214,8 @@ AGAINST = Exhibit(
     "`leak-free`, all unseen items ranked, NDCG@10. Paired Wilcoxon test over users on values "
     "averaged over seeds (in brackets how many), Holm's correction within a data set; intervals by "
     "bootstrap.",
-    "main",
-    Plan.default_cells,
+    "against",
+    against_tasks,
     against_tables,
 )
 PARTS_REMOVED = Exhibit(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,8 @@ from unskew.data import load
 from unskew.engine import Federation, State
 from unskew.evaluation import prepare
 from unskew.methods import create
-from unskew.methods.gpfedrec import own_tables
-from unskew.paper.cells import QUICK_ROUNDS, Task
 from unskew.paper.noise import COMPARED
-from unskew.paper.plan import Exhibit, Plan
+from unskew.paper.plan import QUICK_ROUNDS, Exhibit, Places, Plan, Task
 from unskew.paper.rows import Record, Results
 from unskew.report import Chart, Panel, Series
 from unskew.rng import Purpose, generator
@@ -45,8 +42,9 @@ def picture_task(
     words = ["unskew", "reproduce", name, *chosen, "--data", data, "--protocol", protocol]
     command = shlex.join([*words, "--seeds", str(seed), *(["--quick"] if plan.quick else [])])
 
-    def run(data_dir: Path | None) -> Record:
-        points = make(prepare(load(data, data_dir=data_dir), protocol), seed, plan.quick)
+    def run(places: Places) -> Record:
+        interactions = load(data, data_dir=places.data_dir)
+        points = make(prepare(interactions, protocol), seed, plan.quick)
         about = {"picture": name, "data": data, "protocol": protocol, "seeds": [seed]}
         return about | points | {"settings": {}}
 
@@ -59,10 +57,10 @@ def pictured_clients(split: Split, quick: bool) -> Int64:
 
 
 def build_federation(
-    split: Split, method: str, settings: Mapping[str, Any], seed: int, quick: bool
+    split: Split, method: str, settings: Mapping[str, Any], seed: int, quick: bool, **options: Any
 ) -> Federation:
     short = {"rounds": 2 * QUICK_ROUNDS} if quick else {}
-    return Federation(create(method, **{**settings, **short}), split, seed)
+    return Federation(create(method, **{**settings, **short}), split, seed, **options)
 
 
 def place_in_plane(vectors: Any, seed: int, quick: bool) -> list[list[float]]:
@@ -104,13 +102,17 @@ def _item_points(title: str, places: Sequence[Any], n_own: int, n_items: int) ->
 
 
 def _item_panel(points: Record) -> Panel:
-    labels = {"other": "not interacted", "interacted": "interacted", "user": "user"}
-    series = []
-    for key, label in labels.items():
-        found = [points["user"]] if key == "user" else points[key]
-        if found and found[0] is not None:
-            xs, ys = zip(*found, strict=True)
-            series.append(Series(label, key, xs, ys, "points"))
+    user = [] if points["user"] is None else [points["user"]]
+    kinds = {
+        ("not interacted", "other"): points["other"],
+        ("interacted", "interacted"): points["interacted"],
+        ("user", "user"): user,
+    }
+    series = [
+        Series(*names, *zip(*places, strict=True), "points")  # type: ignore[arg-type]
+        for names, places in kinds.items()
+        if places
+    ]
     return Panel(points["title"], "", "", tuple(series))
 
 
@@ -119,17 +121,15 @@ def embedding_tasks(plan: Plan) -> list[Task]:
     methods = ("fedmf", "pfedclr")
     return [
         picture_task("embedding", source, protocol, plan, methods, _embeddings)
-        for source in plan.sources("ml-100k")
-        for protocol in plan.protocols
+        for source, protocol in plan.pairs("ml-100k")
     ]
 
 
 def _embeddings(split: Split, seed: int, quick: bool) -> Record:
     """Per client FedMF's Q_u, PFedCLR's Q_u, A_u B_u, and Q_u + A_u B_u, with p_u."""
-    states = {}
-    for name in ("fedmf", "pfedclr"):
-        federation = build_federation(split, name, {}, seed, quick)
-        states[name] = federation.run()
+    states = {
+        name: build_federation(split, name, {}, seed, quick).run() for name in ("fedmf", "pfedclr")
+    }
     panels = []
     for client in pictured_clients(split, quick).tolist():
         items, n_own = _panel_items(split, client, seed, quick)
@@ -178,22 +178,17 @@ def embedding_charts(results: Results) -> dict[str, Chart]:
 
 def uploads_tasks(plan: Plan) -> list[Task]:
     """The item tables that clients upload, as the server sees them, method by method."""
-    methods = ("fedrefit", *COMPARED)
     return [
         picture_task("uploads", source, protocol, plan, (method,), partial(_uploads, method))
-        for source in plan.sources("ml-100k")
-        for protocol in plan.protocols
-        for method in methods
-        if method in (plan.methods or methods)
+        for source, protocol in plan.pairs("ml-100k")
+        for method in plan.chosen(("fedrefit", *COMPARED))
     ]
 
 
 def _uploads(method: str, split: Split, seed: int, quick: bool) -> Record:
     """The last upload of some clients, with the AUC of an attack on it."""
-    clients = pictured_clients(split, quick)
-    sent = last_uploads(build_federation(split, method, {}, seed, quick), clients)
     panels = []
-    for client, (table, change) in sorted(sent.items()):
+    for client, (table, change) in sorted(_last_uploads(method, split, seed, quick).items()):
         items, n_own = _panel_items(split, client, seed, quick)
         places = place_in_plane(table[items], seed, quick)
         owned = np.isin(np.arange(split.n_items), split.train.of(client))
@@ -202,61 +197,43 @@ def _uploads(method: str, split: Split, seed: int, quick: bool) -> Record:
     return {"method": method, "panels": panels}
 
 
-def last_uploads(federation: Federation, clients: Int64) -> dict[int, tuple[Float32, Float32]]:
-    """By client: the item table it sent last, and its difference from what the server had sent.
-    Clients that never sent one are left out."""
-    seen: dict[int, tuple[Float32, Float32]] = {}
+def _last_uploads(
+    method: str, split: Split, seed: int, quick: bool
+) -> dict[int, tuple[Float32, Float32]]:
+    """By client: the item table it sent last, and the rows it sent, zero elsewhere. Clients that
+    never sent one are left out."""
+    clients = pictured_clients(split, quick)
+    sent: dict[int, tuple[Float32, Float32]] = {}
     latest: dict[str, Any] = {}
 
     def record(upload: Upload, cohort: Cohort) -> Upload:
+        rows = upload.rows
         for place in np.flatnonzero(np.isin(cohort.users, clients)).tolist():
-            user, rows = int(cohort.users[place]), upload.rows
-            if upload.weight[place] > 0 and rows.indptr[place] < rows.indptr[place + 1]:
-                change = _change(upload, place, cohort.n_items)
-                base = _base_table(latest["download"], upload, place, user)
-                seen[user] = base + change, change
+            user, run = int(cohort.users[place]), slice(*rows.indptr[place : place + 2])
+            if upload.weight[place] > 0 and len(rows.items[run]):
+                change = np.zeros((cohort.n_items, rows.values.shape[1]), np.float32)
+                change[rows.items[run]] = rows.values[run]
+                base = trainer.upload_base(latest["download"], user, upload.dense[place])
+                sent[user] = base + change, change
         return upload
 
-    watched = Federation(federation.method, federation.split, federation.seed, transform=record)
-    method = watched.method
-    watched.run(before_round=lambda state: latest.update(download=method.download(state.server)))
-    return seen
-
-
-def _change(upload: Upload, place: int, n_items: int) -> Float32:
-    """The rows that a client sent, zero elsewhere."""
-    rows = upload.rows
-    run = slice(rows.indptr[place], rows.indptr[place + 1])
-    change = np.zeros((n_items, rows.values.shape[1]), np.float32)
-    change[rows.items[run]] = rows.values[run]
-    return change
-
-
-def _base_table(download: Any, upload: Upload, place: int, user: int) -> Float32:
-    """The table that uploaded rows are differences from: Q_g; for GPFedRec r_u + f (g - r_u); zero
-    where they are no differences (FedRefit)."""
-    if "Q" not in download._fields:
-        return np.zeros((1, 1), np.float32)
-    table: Float32 = download.Q.copy()
-    if "scale" in download._fields and upload.dense.shape[1] == 1:
-        own = own_tables(download, np.array([user])).reshape(table.shape)
-        table += own * (1 - upload.dense[place, 0])
-    return table
+    federation = build_federation(split, method, {}, seed, quick, transform=record)
+    trainer = federation.method
+    federation.run(
+        before_round=lambda state: latest.update(download=trainer.download(state.server))
+    )
+    return sent
 
 
 def uploads_charts(results: Results) -> dict[str, Chart]:
     """A chart per data set and protocol, a row of panels per method."""
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for row in results.of("uploads"):
-        groups.setdefault((row["data"], row["protocol"]), []).append(row)
     return {
         f"uploads-{data}-{protocol}": Chart(
             f"Uploaded item tables (t-SNE), {data}, protocol {protocol}",
             tuple(_item_panel(panel) for row in rows for panel in row["panels"]),
-            columns=max(len(row["panels"]) for row in rows) or 1,
+            columns=max(len(row["panels"]) for row in rows),
         )
-        for (data, protocol), rows in groups.items()
-        if any(row["panels"] for row in rows)
+        for (data, protocol), rows in results.by_pair("uploads").items()
     }
 
 

@@ -1,27 +1,152 @@
 """A table or figure of the paper as a value: the cells it needs, and functions from rows to tables
-and charts."""
+and charts.
+
+A cell is a ``RunSpec`` or a ``Task``. It is not run again while its row is there, unless its
+method's arithmetic has changed since: a row has its checksum.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import shlex
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
 
+from unskew.files import read_json
 from unskew.methods import METHODS
-from unskew.paper.cells import RunOrTask
-from unskew.paper.rows import Results, RunRow, select
+from unskew.paper.rows import (
+    Record,
+    Results,
+    RowT,
+    distinct,
+    group_rows,
+    read_rows,
+    run_identity,
+    select,
+)
 from unskew.privacy import LocalPrivacy
-from unskew.report import Cell, Chart, Column, Table
+from unskew.report import Cell, Chart, Column, Panel, Table
 from unskew.runs import RunSpec
+from unskew.types import UnskewError
 
 DATASETS = ("filmtrust", "ml-100k", "ml-1m", "lastfm-2k")
 """The paper's data sets that can be downloaded; HetRec2011 is not among them."""
+PROTOCOLS = ("paper", "leak-free", "time")
+"""Order of protocols in documents."""
+METRICS = {"HR@10": "hr@10", "NDCG@10": "ndcg@10"}
+QUICK_ROUNDS = 4
+"""Rounds of a quick run."""
+CHECKSUMS = Path(__file__).with_name("checksums.json")
+"""Checksums of every method's arithmetic, renewed by ``python -m benchmarks.same_bits --write``."""
 Line = list[Cell | str | float | None]
 """Cells of a table's row."""
 Heads = list[Column | str]
 """Heads of a table's columns."""
-PROTOCOLS = ("paper", "leak-free", "time")
-"""Order of protocols in documents."""
+
+
+class Places(NamedTuple):
+    """Where rows, per-user values, the document, charts and data sets are."""
+
+    results: Path
+    keep: Path
+    doc: Path
+    figures: Path
+    data_dir: Path | None = None
+
+    def rows(self, store: str, quick: bool) -> list[Record]:
+        """Rows of a file: those of quick runs, or all others."""
+        return read_rows(self.results / f"{store}.jsonl", quick)
+
+    def users(self, spec: RunSpec) -> Path:
+        """Run folder without models that holds the per-user values of a run."""
+        return self.keep / f"{spec.method}-{spec.data}-{spec.protocol}"
+
+
+class Task(NamedTuple):
+    """A row that does not describe a run: statistics of a data set, a comparison of two runs, or
+    the points of a picture."""
+
+    command: str
+    methods: tuple[str, ...]
+    """Methods whose code decides whether the row is stale."""
+    make: Callable[[Places], Record]
+    needs: tuple[RunSpec, ...] = ()
+    """Runs whose per-user values it reads."""
+
+
+RunOrTask = RunSpec | Task
+CellT = TypeVar("CellT", RunSpec, Task, RunSpec | Task)
+
+
+def command_of(cell: RunOrTask) -> str:
+    """The command that makes a cell's row."""
+    if isinstance(cell, Task):
+        return cell.command
+    names = ["--method", cell.method, "--data", cell.data, "--protocol", cell.protocol]
+    seeds = ["--seeds", ",".join(map(str, cell.seeds))]
+    chosen = [f"--set={key}={value}" for key, value in cell.settings.items()]
+    noise = [] if cell.ldp is None else [f"--ldp-noise={cell.ldp.noise:g}"]
+    return shlex.join(["unskew", "run", *names, *seeds, *chosen, *noise])
+
+
+def cell_identity(cell: RunOrTask) -> Hashable:
+    """Equal to ``row_identity`` of the cell's row, whatever the seeds."""
+    if isinstance(cell, Task):
+        return cell.command
+    ldp = cell.ldp
+    noise = ldp and (ldp.noise_kind, ldp.noise, ldp.clip, ldp.least_users)
+    return run_identity(cell.method, cell.data, cell.protocol, cell.settings, noise)
+
+
+def describe(cell: RunOrTask) -> str:
+    """A short name of a cell for progress messages."""
+    if isinstance(cell, Task):
+        return cell.command.removeprefix("unskew ")
+    chosen = "".join(f", {key} {value}" for key, value in cell.settings.items())
+    noise = "" if cell.ldp is None else f", noise {cell.ldp.noise:g}"
+    return f"{cell.method} on {cell.data}, {cell.protocol}{chosen}{noise}"
+
+
+def missing_cells(cells: Iterable[CellT], rows: Iterable[Record]) -> list[CellT]:
+    """Cells without a row made by the present code, each once. A run with rows for some of its
+    seeds is returned with its other seeds. A row that names no code counts as present."""
+    made = group_rows(rows)
+    missing: dict[Hashable, CellT] = {}
+    for cell in cells:
+        identity = cell_identity(cell)
+        present = (None, checksum_of(cell))
+        fresh = [row for row in made.get(identity, ()) if row.get("method_checksum") in present]
+        if isinstance(cell, RunSpec):
+            done = {seed for row in fresh for seed in row["seeds"]}
+            seeds = tuple(seed for seed in cell.seeds if seed not in done)
+            if seeds:
+                missing[identity] = replace(cell, seeds=seeds)
+        elif not fresh:
+            missing[identity] = cell
+    return list(missing.values())
+
+
+def checksum_of(cell: RunOrTask) -> str:
+    """Checksum of the methods that a cell's row depends on."""
+    return method_checksum(*(cell.methods if isinstance(cell, Task) else (cell.method,)))
+
+
+def method_checksum(*methods: str) -> str:
+    """Checksums of these methods' arithmetic, joined by ``+``.
+
+    ``make same-bits`` computes them from short runs, so they change if and only if results do."""
+    for method in methods:
+        if method not in METHODS:
+            raise UnskewError(f'There is no method "{method}"; choose one of {", ".join(METHODS)}.')
+    return "+".join(_checksums().get(method, "unknown") for method in methods)
+
+
+@cache
+def _checksums() -> dict[str, str]:
+    checksums: dict[str, str] = read_json(CHECKSUMS, "unskew-checksums", 1)["methods"]
+    return checksums
 
 
 @dataclass(frozen=True)
@@ -36,9 +161,14 @@ class Plan:
     """None for the methods of each table."""
     quick: bool = False
 
-    def sources(self, *defaults: str) -> tuple[str, ...]:
-        """Data sets asked for, or these, or all."""
-        return self.data or defaults or DATASETS
+    def pairs(self, *defaults: str) -> list[tuple[str, str]]:
+        """Data sets asked for, or these, or all, each with every protocol."""
+        sources = self.data or defaults or DATASETS
+        return [(source, protocol) for source in sources for protocol in self.protocols]
+
+    def chosen(self, methods: Iterable[str]) -> list[str]:
+        """Those of a table's methods that were asked for."""
+        return [method for method in methods if method in (self.methods or METHODS)]
 
     def cell(
         self, method: str, data: str, protocol: str, noise: float = 0.0, **settings: Any
@@ -51,8 +181,7 @@ class Plan:
         """A run with default settings for every data set, protocol and method."""
         return [
             self.cell(method, source, protocol)
-            for source in self.sources(*data)
-            for protocol in self.protocols
+            for source, protocol in self.pairs(*data)
             for method in self.methods or methods or METHODS
         ]
 
@@ -82,13 +211,39 @@ class Exhibit:
     """Whether it needs the figures of every round."""
 
 
-def table_per_protocol(
-    make: Callable[[list[RunRow], str], Table], rows: Sequence[RunRow]
-) -> list[Table]:
+def table_per_protocol(make: Callable[[list[RowT], str], Table], rows: list[RowT]) -> list[Table]:
     """A table for every protocol that has rows, titled with the protocol."""
-    tables = []
-    for protocol in PROTOCOLS:
-        if found := select(rows, protocol=protocol):
-            made = make(found, protocol)
-            tables.append(made._replace(title=f"Protocol `{protocol}`"))
-    return tables
+    return [
+        make(found, protocol)._replace(title=f"Protocol `{protocol}`")
+        for protocol in PROTOCOLS
+        if (found := select(rows, protocol=protocol))
+    ]
+
+
+def table_by_data(
+    head: str,
+    names: Iterable[str],
+    data: Sequence[str],
+    cell: Callable[[str, str], Cell | None],
+    better: Literal["high", "low"] = "high",
+    **words: Any,
+) -> Table:
+    """A table with names down, data sets across and ``cell(name, data set)`` in between; ``words``
+    are the table's title, about and notes."""
+    heads = [Column(source, better=better) for source in data]
+    lines = [[name, *(cell(name, source) for source in data)] for name in names]
+    return Table.of([head, *heads], lines, **words)
+
+
+def chart_per_protocol(
+    name: str, title: str, rows: list[RowT], panels: Callable[[list[RowT], str], list[Panel]]
+) -> dict[str, Chart]:
+    """A chart for every protocol, with the panels of every data set that has rows."""
+    charts = {}
+    for protocol in distinct(rows, "protocol"):
+        found = select(rows, protocol=protocol)
+        made = [
+            p for data in distinct(found, "data") for p in panels(select(found, data=data), data)
+        ]
+        charts[f"{name}-{protocol}"] = Chart(title.format(protocol=protocol), tuple(made))
+    return charts

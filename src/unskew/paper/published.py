@@ -18,14 +18,21 @@ def figures() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
+def figure(table: str, row: str, data: str) -> float | None:
+    """A number of a table that has data sets as columns; None if the paper has none."""
+    columns, values = figures()["data"], figures()[table].get(row)
+    return None if values is None or data not in columns else values[columns.index(data)]
+
+
+def pair(table: str, row: str, data: str) -> Pair | None:
+    """Two numbers of a table that has data sets as columns; None if the paper has none."""
+    found: Any = figure(table, row, data)
+    return None if found is None else (found[0], found[1])
+
+
 def quality(method: str, data: str) -> Pair | None:
     """HR@10 and NDCG@10 in the main table; for FedMF with AF in the ablation table."""
-    return _pair("main", method, data) or _pair("ablation", method, data)
-
-
-def ablation(variant: str, data: str) -> Pair | None:
-    """HR@10 and NDCG@10 of a variant in the ablation table."""
-    return _pair("ablation", variant, data)
+    return pair("main", method, data) or pair("ablation", method, data)
 
 
 def noise_strengths() -> list[float]:
@@ -44,28 +51,7 @@ def quality_under_noise(method: str, data: str, strength: float) -> Pair | None:
     return tuple(with_and_without[strength > 0])
 
 
-def seconds_per_round(method: str, data: str) -> float | None:
-    """Seconds of the slowest client and the server in a round."""
-    found: float | None = _value("seconds", method, data)
-    return found
-
-
-def megabytes(method: str, data: str) -> Pair | None:
-    """Megabytes of parameters on a client and on the server."""
-    return _pair("megabytes", method, data)
-
-
-def dataset_size(data: str) -> tuple[int, int, int] | None:
+def dataset_size(data: str) -> list[int] | None:
     """Users, items and interactions of a data set."""
-    found = figures()["datasets"].get(data)
-    return None if found is None else (found[0], found[1], found[2])
-
-
-def _pair(table: str, row: str, data: str) -> Pair | None:
-    found = _value(table, row, data)
-    return None if found is None else (found[0], found[1])
-
-
-def _value(table: str, row: str, data: str) -> Any:
-    columns, values = figures()["data"], figures()[table].get(row)
-    return None if values is None or data not in columns else values[columns.index(data)]
+    found: list[int] | None = figures()["datasets"].get(data)
+    return found

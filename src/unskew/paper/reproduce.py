@@ -1,49 +1,51 @@
-"""The whole job of ``unskew reproduce``: find missing cells, run them, write tables and figures."""
+"""The whole job of ``unskew reproduce``: find missing cells, run them, write tables and figures.
+
+Runs happen in processes of their own, so that a row's peak memory is the run's own and a run that
+fails takes nothing with it.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import statistics
 import time
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, Protocol
 
 from unskew.files import append_json_line, write_text
-from unskew.paper.cells import (
+from unskew.paper.document import EXHIBITS, RUN_STORES, STORES, document, fill_readme
+from unskew.paper.plan import (
+    METRICS,
+    QUICK_ROUNDS,
+    Exhibit,
+    Places,
+    Plan,
     RunOrTask,
+    Task,
     cell_identity,
+    checksum_of,
     command_of,
     describe,
-    make_row,
     missing_cells,
-    users_folder,
 )
-from unskew.paper.document import document, fill_readme
-from unskew.paper.exhibits import EXHIBITS, RUN_STORES, STORES
-from unskew.paper.methods import compare_users
-from unskew.paper.plan import Exhibit, Plan
-from unskew.paper.rows import Record, Results, read_results, read_rows
+from unskew.paper.rows import Record, Results, read_results
 from unskew.report import draw_svg
-from unskew.runs import RunSpec
+from unskew.runs import RunSpec, SeedOutcome, run
 from unskew.types import UnskewError
 
-_CURVE_KEYS = ("method", "data", "protocol", "seeds", "settings", "command", "source")
+MAX_UNCUT_ROUNDS = 10
+"""Methods with at most this many rounds run in full in a quick run."""
+_METRIC_TABLES = ("metrics", "last_round", "sampled99", "sampled99_last_round")
+"""Keys of a run's row that hold figures per seed."""
+_KEPT_METRICS = ("hr@10", "ndcg@10", "recall@20", "mrr@10", "coverage@10", "popularity@10")
+_CURVE_KEYS = ("method", "data", "protocol", "seeds", "settings", "command", "source", "quick")
 """Keys that a row of curves takes from its run's row."""
-
-
-class Places(NamedTuple):
-    """Where rows, per-user values, the document, charts and data sets are."""
-
-    results: Path
-    keep: Path
-    doc: Path
-    figures: Path
-    data_dir: Path | None = None
-
-    def rows(self, store: str, quick: bool) -> list[Record]:
-        """Rows of a file: a quick run sees quick rows only, any other run only the others."""
-        rows = read_rows(self.results / f"{store}.jsonl")
-        return [row for row in rows if bool(row.get("quick")) == quick]
 
 
 class Job(NamedTuple):
@@ -52,9 +54,9 @@ class Job(NamedTuple):
     cell: RunOrTask
     store: str
     """File for its row."""
-    keep: bool
+    keep: bool = False
     """Whether to keep per-user values."""
-    curves: bool
+    curves: bool = False
     """Whether to keep the figures of every round."""
 
 
@@ -76,63 +78,29 @@ def find_jobs(exhibits: Sequence[Exhibit], plan: Plan, places: Places) -> list[J
     rows = [row for store in RUN_STORES for row in places.rows(store, plan.quick)]
     curves = places.rows("curves", plan.quick)
     jobs: dict[Hashable, Job] = {}
+
+    def add(cell: RunOrTask, exhibit: Exhibit) -> None:
+        store, keep, key = exhibit.store, False, (cell_identity(cell), ())
+        if isinstance(cell, RunSpec):
+            key = (cell_identity(cell), cell.seeds)
+            # Runs with default settings are rows of the main table, whichever exhibit needs them.
+            # With all their seeds they serve a later comparison as well.
+            store = exhibit.store if cell.settings or cell.ldp else "main"
+            keep = store == "main" and cell.seeds == plan.seeds
+        old = jobs.get(key, Job(cell, store))
+        jobs[key] = old._replace(keep=keep, curves=old.curves or exhibit.curves or store == "main")
+
     for exhibit in exhibits:
-        cells = list(exhibit.cells(plan))
-        runs = [cell for cell in cells if isinstance(cell, RunSpec)]
+        cells = exhibit.cells(plan)
         missing = missing_cells(cells, rows)
-        compared = exhibit.name == "against"
-        if compared:  # a comparison needs per-user values of all seeds together
-            missing = [*_without_users(runs, missing, plan, places)]
-        if exhibit.curves and exhibit.name != "main":
-            missing += missing_cells(runs, curves)
+        if exhibit.curves:
+            missing += missing_cells([c for c in cells if isinstance(c, RunSpec)], curves)
         for cell in missing:
-            old = jobs.get(_key(cell), Job(cell, "", False, False))
-            store = old.store or _store(cell, exhibit)
-            # A run of the main table with all its seeds serves a later comparison as well.
-            whole = store == "main" and isinstance(cell, RunSpec) and cell.seeds == plan.seeds
-            keep = old.keep or compared or whole
-            jobs[_key(cell)] = Job(cell, store, keep, old.curves or exhibit.curves)
+            for run_spec in cell.needs if isinstance(cell, Task) else ():
+                if not (places.users(run_spec) / "run.json").exists():
+                    add(run_spec, exhibit)
+            add(cell, exhibit)
     return list(jobs.values())
-
-
-def _key(cell: RunOrTask) -> Hashable:
-    return cell_identity(cell), cell.seeds if isinstance(cell, RunSpec) else ()
-
-
-def _store(cell: RunOrTask, exhibit: Exhibit) -> str:
-    """Runs with default settings are rows of the main table, whichever exhibit needs them."""
-    plain = isinstance(cell, RunSpec) and not cell.settings and cell.ldp is None
-    return "main" if plain else exhibit.store
-
-
-def _without_users(
-    cells: Sequence[RunSpec], stale: Sequence[RunOrTask], plan: Plan, places: Places
-) -> list[RunSpec]:
-    """Cells without per-user values that a comparison needs: one without a row, or one with a cell
-    that has no row of its method's present code."""
-    compared = _compared_pairs(plan, places)
-    stale_runs = {cell_identity(cell) for cell in stale}
-    first = {(cell.data, cell.protocol): cell for cell in cells if cell.method == cells[0].method}
-    wanted: dict[Hashable, RunSpec] = {}
-    for theirs in (cell for cell in cells if cell.method != cells[0].method):
-        ours = first[theirs.data, theirs.protocol]
-        pair = {cell_identity(cell): cell for cell in (ours, theirs)}
-        if _pair(ours, theirs) not in compared or stale_runs & set(pair):
-            wanted |= pair
-    return [cell for cell in wanted.values() if not _has_users(places, cell)]
-
-
-def _has_users(places: Places, cell: RunSpec) -> bool:
-    return (users_folder(places.keep, cell) / "run.json").exists()
-
-
-def _pair(ours: RunSpec, theirs: RunSpec) -> tuple[str, ...]:
-    return ours.data, ours.protocol, ours.method, theirs.method
-
-
-def _compared_pairs(plan: Plan, places: Places) -> set[tuple[str, ...]]:
-    keys = ("data", "protocol", "method", "against")
-    return {tuple(row[key] for key in keys) for row in places.rows("against", plan.quick)}
 
 
 def run_jobs(jobs: Sequence[Job], plan: Plan, places: Places, progress: Progress) -> list[str]:
@@ -143,44 +111,70 @@ def run_jobs(jobs: Sequence[Job], plan: Plan, places: Places, progress: Progress
         started, name = time.monotonic(), describe(job.cell)
         progress.begin(name)
         try:
-            _run_job(job, plan, places)
+            _run_job(job, plan.quick, places)
         except Exception as error:
-            message = f"{command_of(job.cell)} failed: {type(error).__name__}: {error}"
-            failures.append(str(error) if isinstance(error, UnskewError) else message)
+            kind = "" if isinstance(error, UnskewError) else f"{type(error).__name__}: "
+            failures.append(f"{command_of(job.cell)} failed: {kind}{error}")
             progress.fail(failures[-1])
         now = time.monotonic()
         progress.end(name, done, now - started, (now - began) / done * (len(jobs) - done))
     return failures
 
 
-def _run_job(job: Job, plan: Plan, places: Places) -> None:
+def _run_job(job: Job, quick: bool, places: Places) -> None:
     """Append a job's row to its file, and its curves to theirs."""
-    keep = None
-    if job.keep and isinstance(job.cell, RunSpec):
-        keep = users_folder(places.keep, job.cell)
-    row = make_row(job.cell, places.data_dir, keep, plan.quick)
+    cell = job.cell
+    if isinstance(cell, Task):
+        row = cell.make(places) | {"command": cell.command}
+    else:
+        keep = places.users(cell) if job.keep else None
+        if quick:  # faster in this process, which tells nothing about the run's memory
+            row = _train(cell, places.data_dir, keep, quick) | {"peak_rss_mb": None}
+        else:
+            with ProcessPoolExecutor(1, get_context("spawn")) as apart:
+                row = apart.submit(_train, cell, places.data_dir, keep, quick).result()
+    row |= {"method_checksum": checksum_of(cell)} | ({"quick": True} if quick else {})
     curves = row.pop("curves", None)
     if job.curves and curves is not None:
-        about = {key: row[key] for key in (*_CURVE_KEYS, "quick") if key in row}
+        about = {key: row[key] for key in _CURVE_KEYS if key in row}
         append_json_line(places.results / "curves.jsonl", about | {"curves": curves})
     append_json_line(places.results / f"{job.store}.jsonl", row)
 
 
-def compare_methods(plan: Plan, places: Places, jobs: Sequence[Job]) -> None:
-    """Append a row for the first method against each other one, where both have per-user values.
-    Pairs compared before are compared again if one of the two has just been run."""
-    cells = [c for c in EXHIBITS["against"].cells(plan) if isinstance(c, RunSpec)]
-    fresh = {_key(job.cell) for job in jobs}
-    compared = _compared_pairs(plan, places)
-    usable = [cell for cell in cells if _has_users(places, cell)]
-    for ours in (cell for cell in usable if cell.method == cells[0].method):
-        for theirs in (cell for cell in usable if cell.method != cells[0].method):
-            same = (theirs.data, theirs.protocol) == (ours.data, ours.protocol)
-            new = _pair(ours, theirs) not in compared or fresh & {_key(ours), _key(theirs)}
-            if same and new:
-                mark = {"quick": True} if plan.quick else {}
-                row = compare_users(places.keep, ours, theirs) | mark
-                append_json_line(places.results / "against.jsonl", row)
+def _train(spec: RunSpec, data_dir: Path | None, keep: Path | None, quick: bool) -> Record:
+    """Train a run and return its row, with its figures of every round under ``curves``. ``keep``
+    becomes a run folder without models. A quick run has few rounds; its row has the settings
+    without their number, its command has them all."""
+    short = spec
+    if quick and "rounds" not in spec.settings and spec.build().config.rounds > MAX_UNCUT_ROUNDS:
+        short = replace(spec, settings={**spec.settings, "rounds": QUICK_ROUNDS})
+    if keep is not None:
+        keep.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=None if keep is None else keep.parent) as scratch:
+        folder = Path(scratch) / "run"
+        finished = run(short, short.load(data_dir), out=folder)
+        if keep is not None:
+            for models in folder.glob("seed-*/state"):
+                shutil.rmtree(models)
+            shutil.rmtree(keep, ignore_errors=True)
+            folder.rename(keep)
+    row = finished.summary() | {"command": command_of(short), "settings": dict(spec.settings)}
+    del row["run_dir"]
+    for table in _METRIC_TABLES:
+        row[table] = {name: row[table][name] for name in _KEPT_METRICS if name in row[table]}
+    return row | {"curves": _curves(finished.outcomes)}
+
+
+def _curves(outcomes: Sequence[SeedOutcome]) -> dict[str, dict[str, list[float]]]:
+    """Validation and test figures after every round, mean over seeds."""
+    rounds = list(zip(*(outcome.rows for outcome in outcomes), strict=False))
+    return {
+        part: {
+            metric: [round(statistics.fmean(row[part][metric] for row in at), 4) for at in rounds]
+            for metric in METRICS.values()
+        }
+        for part in ("validation", "test")
+    }
 
 
 def write_pages(

@@ -9,25 +9,34 @@ from typing import Any
 
 import numpy as np
 
-from unskew.paper.cells import QUICK_ROUNDS, RunOrTask, Task
 from unskew.paper.cost import FORMULAS
 from unskew.paper.pictures import build_federation, picture_task, pictured_clients, place_in_plane
-from unskew.paper.plan import PROTOCOLS, Exhibit, Line, Plan
+from unskew.paper.plan import (
+    METRICS,
+    QUICK_ROUNDS,
+    Exhibit,
+    Line,
+    Plan,
+    RunOrTask,
+    Task,
+    chart_per_protocol,
+    table_by_data,
+    table_per_protocol,
+)
 from unskew.paper.rows import (
     CurveRow,
     Record,
     Results,
     data_place,
     distinct,
-    most_seeds,
+    find,
     select,
     sort_by_method,
 )
 from unskew.paper.variants import STYLE_KEYS, VARIANTS
-from unskew.report import Cell, Chart, Column, Panel, Series, Table
+from unskew.report import Cell, Chart, Panel, Series, Table
 from unskew.types import Float32, Split
 
-METRICS = ("hr@10", "ndcg@10")
 CONVERGED_SHARE = 0.95
 """Share of a method's best figure at which it counts as converged."""
 MOTIVATION_ROUNDS = 140
@@ -52,32 +61,35 @@ Variants = Mapping[str, tuple[str, Mapping[str, Any]]]
 
 def convergence_charts(results: Results) -> dict[str, Chart]:
     """A chart per protocol, a panel per data set and metric, a line per method."""
-    charts, rows = {}, _convergence_rows(results)
-    for protocol in distinct(rows, "protocol"):
-        found = select(rows, protocol=protocol)
-        panels = [
-            Panel(f"{data}, {metric.upper()}", "round", metric.upper(), _lines(found, data, metric))
-            for data in distinct(found, "data")
-            for metric in METRICS
-        ]
-        chart = Chart(f"Convergence, protocol {protocol}", tuple(panels))
-        charts[f"convergence-{protocol}"] = chart
-    return charts
+    title = "Convergence, protocol {protocol}"
+    return chart_per_protocol("convergence", title, _convergence_rows(results), _panels)
+
+
+def _panels(rows: list[CurveRow], data: str) -> list[Panel]:
+    return [
+        Panel(
+            f"{data}, {title}",
+            "round",
+            title,
+            tuple(curve(row.method, row.method, row.test[metric]) for row in rows),
+        )
+        for title, metric in METRICS.items()
+    ]
+
+
+def curve(label: str, key: str, values: Sequence[float]) -> Series:
+    """A line through the values after every round."""
+    return Series(label, key, range(1, len(values) + 1), values)
 
 
 def convergence_tables(results: Results) -> list[Table]:
     """Per protocol: the round in which a method has converged."""
-    rows = _convergence_rows(results)
-    return [
-        _convergence_table(found, protocol)
-        for protocol in PROTOCOLS
-        if (found := select(rows, protocol=protocol))
-    ]
+    return table_per_protocol(_convergence_table, _convergence_rows(results))
 
 
-def rounds_to(values: Sequence[float], share: float = CONVERGED_SHARE) -> int:
-    """The first round at this share of the best value."""
-    return next(at for at, value in enumerate(values, 1) if value >= share * max(values))
+def rounds_to(values: Sequence[float]) -> int:
+    """The first round with ``CONVERGED_SHARE`` of the best value."""
+    return next(at for at, one in enumerate(values, 1) if one >= CONVERGED_SHARE * max(values))
 
 
 def _convergence_rows(results: Results) -> list[CurveRow]:
@@ -86,27 +98,15 @@ def _convergence_rows(results: Results) -> list[CurveRow]:
 
 
 def _convergence_table(rows: list[CurveRow], protocol: str) -> Table:
+    def converged(method: str, data: str) -> Cell | None:
+        row = find(rows, method=method, data=data)
+        if row is None:
+            return None
+        values = row.test["ndcg@10"]
+        return Cell(f"{rounds_to(values)} / {len(values)}", rounds_to(values))
+
     data = sorted(distinct(rows, "data"), key=data_place)
-    lines: list[Line] = []
-    for method in distinct(sorted(rows, key=lambda row: data_place(row.data)), "method"):
-        found = [most_seeds(select(rows, method=method, data=source)) for source in data]
-        lines.append([method, *(_converged(row) for row in found)])
-    heads = [Column(name, better="low") for name in data]
-    return Table.of(["method", *heads], lines, title=f"Protocol `{protocol}`")
-
-
-def _converged(row: CurveRow | None) -> Cell | None:
-    if row is None:
-        return None
-    values = row.test["ndcg@10"]
-    return Cell(f"{rounds_to(values)} / {len(values)}", rounds_to(values))
-
-
-def _lines(rows: Sequence[CurveRow], data: str, metric: str) -> tuple[Series, ...]:
-    return tuple(
-        Series(row.method, row.method, range(1, len(row.test[metric]) + 1), row.test[metric])
-        for row in select(rows, data=data)
-    )
+    return table_by_data("method", distinct(rows, "method"), data, converged, "low")
 
 
 def motivation_cells(plan: Plan) -> list[RunOrTask]:
@@ -116,10 +116,9 @@ def motivation_cells(plan: Plan) -> list[RunOrTask]:
     settings = [{"rounds": rounds, "aggregate_from": start} for start in starts]
     variants = {_label(given["aggregate_from"]): ("fedmf", given) for given in settings}
     cells: list[RunOrTask] = []
-    for source in plan.sources("filmtrust"):
-        for protocol in plan.protocols:
-            cells += [plan.cell("fedmf", source, protocol, **given) for given in settings]
-            cells.append(path_task("motivation", source, protocol, plan, variants))
+    for source, protocol in plan.pairs("filmtrust"):
+        cells += [plan.cell("fedmf", source, protocol, **given) for given in settings]
+        cells.append(path_task("motivation", source, protocol, plan, variants))
     return cells
 
 
@@ -131,7 +130,7 @@ def motivation_tables(results: Results) -> list[Table]:
         parts = (row.validation, row.test)
         figures = [Cell.number(part[m][i], 3) for i in (at, -1) for part in parts for m in part]
         lines.append([row.data, row.protocol, _label(row.settings["aggregate_from"]), *figures])
-    kinds = [f"{part} {m}" for part in ("validation", "test") for m in ("HR@10", "NDCG@10")]
+    kinds = [f"{part} {m}" for part in ("validation", "test") for m in METRICS]
     ends = (f"round {STANDARD_ROUNDS}", "last round")
     heads = ["data", "protocol", "FedMF", *(f"{kind}, {end}" for end in ends for kind in kinds)]
     return [Table.of(heads, lines)] if lines else []
@@ -143,12 +142,12 @@ def motivation_charts(results: Results) -> dict[str, Chart]:
     for data, protocol in dict.fromkeys((row.data, row.protocol) for row in rows):
         found = select(rows, data=data, protocol=protocol)
         panels = [
-            Panel(part, "round", metric.upper(), _start_lines(found, part, metric))
+            Panel(part, "round", title, _start_lines(found, part, metric))
             for part in ("validation", "test")
-            for metric in METRICS
+            for title, metric in METRICS.items()
         ]
-        title = f"Aggregation from a later round on, {data}, protocol {protocol}"
-        charts[f"motivation-{data}-{protocol}"] = Chart(title, tuple(panels))
+        about = f"Aggregation from a later round on, {data}, protocol {protocol}"
+        charts[f"motivation-{data}-{protocol}"] = Chart(about, tuple(panels))
     return charts | path_charts("motivation-paths", results.of("motivation"))
 
 
@@ -164,9 +163,8 @@ def _motivation_rows(results: Results) -> list[CurveRow]:
 def _start_lines(rows: Sequence[CurveRow], part: str, metric: str) -> tuple[Series, ...]:
     lines = []
     for row in rows:
-        start, values = row.settings["aggregate_from"], getattr(row, part)[metric]
-        key = {0: "fedmf alone", 1: "fedmf"}.get(start, _label(start))
-        lines.append(Series(_label(start), key, range(1, len(values) + 1), values))
+        label = _label(row.settings["aggregate_from"])
+        lines.append(curve(label, _PATH_KEYS.get(label, label), getattr(row, part)[metric]))
     return tuple(lines)
 
 
@@ -219,8 +217,7 @@ def trajectory_tasks(plan: Plan) -> list[Task]:
     """Paths under every variant of the ablation."""
     return [
         path_task("trajectory", source, protocol, plan, PATHS)
-        for source in plan.sources("filmtrust")
-        for protocol in plan.protocols
+        for source, protocol in plan.pairs("filmtrust")
     ]
 
 

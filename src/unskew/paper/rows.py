@@ -14,23 +14,20 @@ from typing import Any, NamedTuple, TypeVar
 
 from unskew.files import read_json_lines
 from unskew.methods import METHODS
-from unskew.runs import Result, Summary, summarise
+from unskew.runs import Result, Summary, summaries
 
 Record = dict[str, Any]
 """A row as it stands in its file."""
 DATA_ORDER = ("filmtrust", "ml-100k", "ml-1m", "lastfm-2k", "ml-latest-small")
 """Order of data sets in tables."""
-METRIC_TABLES = ("metrics", "last_round", "sampled99", "sampled99_last_round")
-"""Keys of a run's row that hold figures per seed."""
-_LISTS_BY_SEED = ("best_rounds", "model_sha256_per_seed")
 
 
-def read_rows(path: Path) -> list[Record]:
-    """Rows of a JSON-lines file, if it exists. A later row with the same command replaces an
-    earlier one. Lines cut short by a kill are skipped."""
+def read_rows(path: Path, quick: bool = False) -> list[Record]:
+    """Rows of a JSON-lines file, if it exists: those of quick runs, or all others. A later row with
+    the same command replaces an earlier one. Lines cut short by a kill are skipped."""
     lines = read_json_lines(path, skip_damaged=True) if path.exists() else []
-    rows = {(row["command"], bool(row.get("quick"))): row for row in lines if "command" in row}
-    return list(rows.values())
+    rows = [row for row in lines if "command" in row and bool(row.get("quick")) == quick]
+    return list({row["command"]: row for row in rows}.values())
 
 
 def row_identity(row: Mapping[str, Any]) -> Hashable:
@@ -49,77 +46,27 @@ def run_identity(
     return method, data, protocol, frozenset(settings.items()), noise
 
 
-def pool_seeds(rows: Iterable[Record]) -> list[Record]:
-    """One row per run: the row with most seeds, joined with rows that have none of its seeds. Rows
-    known to come from different code are never joined. Peak memory is that of the latest row, as it
-    describes the present engine."""
-    runs: dict[Hashable, list[Record]] = {}
+def group_rows(rows: Iterable[Record]) -> dict[Hashable, list[Record]]:
+    """Rows by identity."""
+    groups: dict[Hashable, list[Record]] = {}
     for row in rows:
-        runs.setdefault(row_identity(row), []).append(row)
-    return [_join(_disjoint(group)) | _latest_memory(group) for group in runs.values()]
-
-
-def _latest_memory(group: Sequence[Record]) -> dict[str, float]:
-    measured = [row["peak_rss_mb"] for row in group if row.get("peak_rss_mb")]
-    return {"peak_rss_mb": measured[-1]} if measured else {}
-
-
-def _disjoint(group: Sequence[Record]) -> list[Record]:
-    """Rows to join, the latest of those with most seeds first."""
-    chosen: list[Record] = []
-    by_seeds = sorted(enumerate(group), key=lambda at: (-len(at[1].get("seeds", ())), -at[0]))
-    for _, row in by_seeds:
-        seen = {seed for one in chosen for seed in one.get("seeds", ())}
-        versions = {one.get("method_checksum") for one in (*chosen, row)} - {None}
-        joinable = "metrics" in row and seen.isdisjoint(row["seeds"]) and len(versions) <= 1
-        if joinable or not chosen:
-            chosen.append(row)
-    return chosen
-
-
-def _join(rows: Sequence[Record]) -> Record:
-    if len(rows) == 1:
-        return rows[0]
-    order = sorted(
-        (seed, at, i) for at, row in enumerate(rows) for i, seed in enumerate(row["seeds"])
-    )
-    joined = {key: value for key, value in rows[0].items() if key != "model_sha256"}
-    joined["seeds"] = [seed for seed, _, _ in order]
-    for name in METRIC_TABLES:
-        joined[name] = summarise(
-            [{m: s["values"][i] for m, s in rows[at][name].items()} for _, at, i in order]
-        )
-    for name in _LISTS_BY_SEED:
-        joined.pop(name, None)
-        if all(name in row for row in rows):
-            joined[name] = [rows[at][name][i] for _, at, i in order]
-    joined["seconds_per_round"] = statistics.median(row["seconds_per_round"] for row in rows)
-    joined["command"] = "\n".join(row["command"] for row in rows)
-    return joined
+        groups.setdefault(row_identity(row), []).append(row)
+    return groups
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow(Result):
     """Figures of one run with default or other settings, seeds pooled, as tables read them."""
 
+    method_checksum: str | None = None
+    """Checksum of the arithmetic that made it; None for rows from before there were any."""
+
     @staticmethod
     def from_record(row: Record) -> RunRow:
-        """Read a row, leaving out which code made it and whether it is quick."""
-        figures = {
-            key: value for key, value in row.items() if key not in ("method_checksum", "quick")
-        }
-        result = Result.from_json(figures, f"The row of {row['command']}")
-        return RunRow(**{field.name: getattr(result, field.name) for field in fields(Result)})
-
-    @property
-    def noise(self) -> float:
-        """Strength of the noise on uploads, 0 without."""
-        return float(self.privacy["noise"]) if self.privacy else 0.0
-
-    @property
-    def has_defaults(self) -> bool:
-        """Whether the method ran with its default settings and without noise."""
-        return not self.settings and self.privacy is None
+        known = {key: row[key] for key in row if key not in ("method_checksum", "quick")}
+        result = Result.from_json(known, f"The row of {row['command']}")
+        values = {one.name: getattr(result, one.name) for one in fields(Result)}
+        return RunRow(**values, method_checksum=row.get("method_checksum"))
 
     def mean(self, metric: str) -> float:
         """Mean over seeds at the best validation round, under the protocol's own ranking."""
@@ -132,6 +79,48 @@ class RunRow(Result):
         return replace(self, seeds=[self.seeds[i] for i in at], metrics=metrics)
 
 
+def pool_seeds(group: Sequence[RunRow]) -> RunRow:
+    """One row for all rows of a run: the row with most seeds (the latest of several), joined with
+    rows that have none of its seeds. Rows known to come from different code are never joined. Peak
+    memory is that of the latest row, as it describes the present engine."""
+    chosen: list[RunRow] = []
+    ascending = sorted(group, key=lambda row: len(row.seeds))
+    for row in reversed(ascending):
+        seen = {seed for one in chosen for seed in one.seeds}
+        versions = {one.method_checksum for one in (*chosen, row)} - {None}
+        if seen.isdisjoint(row.seeds) and len(versions) <= 1:
+            chosen.append(row)
+    peaks = [row.peak_rss_mb for row in group if row.peak_rss_mb]
+    joined = _join(chosen) if len(chosen) > 1 else chosen[0]
+    return replace(joined, peak_rss_mb=peaks[-1] if peaks else None)
+
+
+def _join(rows: Sequence[RunRow]) -> RunRow:
+    """Rows of a run that have different seeds as one row, its seeds ascending."""
+    places = sorted(
+        (seed, at, i) for at, row in enumerate(rows) for i, seed in enumerate(row.seeds)
+    )
+
+    def over_seeds(table: str) -> dict[str, Summary]:
+        tables = [getattr(row, table) for row in rows]
+        return summaries([{m: s.values[i] for m, s in tables[at].items()} for _, at, i in places])
+
+    checksums = [row.model_sha256_per_seed or [""] * len(row.seeds) for row in rows]
+    return replace(
+        rows[0],
+        seeds=[seed for seed, _, _ in places],
+        best_rounds=[rows[at].best_rounds[i] for _, at, i in places],
+        metrics=over_seeds("metrics"),
+        last_round=over_seeds("last_round"),
+        sampled99=over_seeds("sampled99"),
+        sampled99_last_round=None,
+        seconds_per_round=statistics.median(row.seconds_per_round for row in rows),
+        model_sha256=None,
+        model_sha256_per_seed=[checksums[at][i] for _, at, i in places],
+        command="\n".join(row.command for row in rows),
+    )
+
+
 class CurveRow(NamedTuple):
     """Figures of a run after every round, mean over seeds."""
 
@@ -142,17 +131,11 @@ class CurveRow(NamedTuple):
     seeds: tuple[int, ...]
     validation: Mapping[str, list[float]]
     test: Mapping[str, list[float]]
-    identity: Hashable
 
     @staticmethod
     def from_record(row: Record) -> CurveRow:
         about = row["method"], row["data"], row["protocol"], row["settings"], tuple(row["seeds"])
-        curves = row["curves"]
-        return CurveRow(*about, curves["validation"], curves["test"], row_identity(row))
-
-
-def _is_run(row: Record) -> bool:
-    return "metrics" in row and "curves" not in row
+        return CurveRow(*about, row["curves"]["validation"], row["curves"]["test"])
 
 
 @dataclass(frozen=True)
@@ -163,36 +146,41 @@ class Results:
     curves: Sequence[CurveRow] = ()
     records: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     """Rows that are not runs, by the name of their file."""
-    checksums: Mapping[str, set[str]] = field(default_factory=dict)
-    """Checksums of the arithmetic that made the runs, by method."""
 
     @staticmethod
     def from_records(stores: Mapping[str, Sequence[Record]]) -> Results:
         """Sort the rows of several files into runs, curves and others."""
-        runs = pool_seeds(row for rows in stores.values() for row in rows if _is_run(row))
-        curves = pool_seeds(row for rows in stores.values() for row in rows if "curves" in row)
+        rows = [row for store in stores.values() for row in store]
+        runs = group_rows(row for row in rows if "metrics" in row and "curves" not in row)
+        curves = group_rows(row for row in rows if "curves" in row)
         others = {
-            name: pool_seeds(row for row in rows if not {"metrics", "curves"} & set(row))
-            for name, rows in stores.items()
+            name: [row for row in store if not {"metrics", "curves"} & set(row)]
+            for name, store in stores.items()
         }
-        checksums: dict[str, set[str]] = {}
-        for row in runs:
-            made_by = {row["method_checksum"]} if row.get("method_checksum") else set()
-            checksums.setdefault(row["method"], set()).update(made_by)
         return Results(
-            [RunRow.from_record(row) for row in runs],
-            [CurveRow.from_record(row) for row in curves],
+            [pool_seeds([RunRow.from_record(row) for row in group]) for group in runs.values()],
+            [
+                CurveRow.from_record(max(reversed(group), key=lambda row: len(row["seeds"])))
+                for group in curves.values()
+            ],
             others,
-            checksums,
         )
 
     def of(self, store: str) -> list[Record]:
-        """Rows of one file that are not runs."""
-        return list(self.records.get(store, ()))
+        """Rows of one file that are not runs, by data set."""
+        return sorted(self.records.get(store, ()), key=lambda row: data_place(row["data"]))
 
-    def default_runs(self) -> list[RunRow]:
-        """Runs with default settings and without noise, by method and data set."""
-        return sort_by_method([row for row in self.runs if row.has_defaults])
+    def by_pair(self, store: str) -> dict[tuple[str, str], list[Record]]:
+        """Rows of one file that are not runs, by data set and protocol."""
+        groups: dict[tuple[str, str], list[Record]] = {}
+        for row in self.of(store):
+            groups.setdefault((row["data"], row["protocol"]), []).append(row)
+        return groups
+
+    def default_runs(self, methods: Iterable[str] = METHODS) -> list[RunRow]:
+        """Runs of these methods with default settings and without noise, by method and data set."""
+        rows = [r for r in self.runs if r.method in methods and not r.settings and not r.privacy]
+        return sort_by_method(rows)
 
     def commands(self) -> list[str]:
         """Commands that made the rows, each once."""
@@ -203,12 +191,8 @@ class Results:
 
 def read_results(folder: Path, stores: Iterable[str], quick: bool = False) -> Results:
     """Rows of the files named in ``stores``: only quick rows, or only the others."""
-    found = {name: read_rows(folder / f"{name}.jsonl") for name in stores}
     return Results.from_records(
-        {
-            name: [row for row in rows if bool(row.get("quick")) == quick]
-            for name, rows in found.items()
-        }
+        {name: read_rows(folder / f"{name}.jsonl", quick) for name in stores}
     )
 
 
@@ -245,6 +229,7 @@ def distinct(rows: Iterable[Any], attribute: str) -> list[Any]:
     return list(dict.fromkeys(getattr(row, attribute) for row in rows))
 
 
-def most_seeds(rows: Sequence[RowT]) -> RowT | None:
-    """The row with most seeds, the last of several."""
-    return max(reversed(rows), key=lambda row: len(row.seeds)) if rows else None
+def find(rows: Iterable[RowT], **wanted: Any) -> RowT | None:
+    """The row with most seeds among those whose attributes have these values, the last of several;
+    None if there is none."""
+    return max(reversed(select(rows, **wanted)), key=lambda row: len(row.seeds), default=None)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 
 from unskew.audit import VARIANTS, SkewSpec, audit_skew, findings, skew_table
 from unskew.data import load
-from unskew.paper.cells import QUICK_ROUNDS, Task
-from unskew.paper.plan import Exhibit, Plan
-from unskew.paper.rows import Record, Results, data_place
+from unskew.paper.plan import QUICK_ROUNDS, Exhibit, Places, Plan, Task
+from unskew.paper.rows import Record, Results
 from unskew.report import Chart, Panel, Series, Table
 
 ROUNDS, CLIENTS = 15, 100
@@ -27,15 +25,14 @@ def skew_tasks(plan: Plan) -> list[Task]:
     rounds, clients = (QUICK_ROUNDS, QUICK_CLIENTS) if plan.quick else (ROUNDS, CLIENTS)
     return [
         _task(SkewSpec(name, source, protocol, rounds, clients, plan.seeds[0]))
-        for source in plan.sources("filmtrust")
-        for protocol in plan.protocols
+        for source, protocol in plan.pairs("filmtrust")
         for name in VARIANTS
     ]
 
 
 def _task(spec: SkewSpec) -> Task:
-    def make(data_dir: Path | None) -> Record:
-        return audit_skew(spec, load(spec.data, data_dir=data_dir))
+    def make(places: Places) -> Record:
+        return audit_skew(spec, load(spec.data, data_dir=places.data_dir))
 
     return Task(spec.command, (VARIANTS[spec.variant].method,), make)
 
@@ -43,7 +40,7 @@ def _task(spec: SkewSpec) -> Task:
 def skew_tables(results: Results) -> list[Table]:
     """A table per data set and protocol, with findings in words about PFedCLR and FedRefit."""
     tables = []
-    for (data, protocol), rows in _groups(results).items():
+    for (data, protocol), rows in results.by_pair("skew").items():
         notes = [
             f"**{row['variant']}**: {' '.join(findings(row))}"
             for row in rows
@@ -57,7 +54,7 @@ def skew_tables(results: Results) -> list[Table]:
 def skew_charts(results: Results) -> dict[str, Chart]:
     """Skew before and after Step 2, round by round."""
     charts = {}
-    for (data, protocol), rows in _groups(results).items():
+    for (data, protocol), rows in results.by_pair("skew").items():
         panels = [
             Panel(title, "round", "share of the gradient's pull", _lines(rows, measure))
             for measure, title in _MEASURES.items()
@@ -65,18 +62,6 @@ def skew_charts(results: Results) -> dict[str, Chart]:
         title = f"Skew of user vectors, {data}, protocol {protocol}"
         charts[f"skew-{data}-{protocol}"] = Chart(title, tuple(panels))
     return charts
-
-
-def _groups(results: Results) -> dict[tuple[str, str], list[Record]]:
-    """Rows by data set and protocol."""
-    rows = sorted(results.of("skew"), key=lambda row: data_place(row["data"]))
-    protocols = dict.fromkeys(row["protocol"] for row in rows)
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for protocol in protocols:
-        for row in rows:
-            if row["protocol"] == protocol:
-                groups.setdefault((row["data"], protocol), []).append(row)
-    return groups
 
 
 def _lines(rows: list[Record], measure: str) -> tuple[Series, ...]:

@@ -4,21 +4,22 @@ learning rate of the low-rank matrices."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from unskew.methods import METHODS
 from unskew.paper import published
 from unskew.paper.cost import parameter_megabytes
-from unskew.paper.plan import Exhibit, Line, Plan, table_per_protocol
-from unskew.paper.rows import (
-    Results,
-    RunRow,
-    data_place,
-    distinct,
-    most_seeds,
-    on_common_seeds,
-    select,
+from unskew.paper.plan import (
+    METRICS,
+    Exhibit,
+    Line,
+    Plan,
+    chart_per_protocol,
+    table_by_data,
+    table_per_protocol,
 )
+from unskew.paper.rows import Results, RunRow, data_place, distinct, find, on_common_seeds, select
 from unskew.report import Cell, Chart, Panel, Series, Table
 from unskew.runs import RunSpec
 
@@ -36,7 +37,6 @@ STYLE_KEYS = {
     "FedMF w/ CLR": "pfedclr",
 }
 """Key of a variant in published figures and in charts."""
-METRICS = {"HR@10": "hr@10", "NDCG@10": "ndcg@10"}
 RANKS = (1, 2, 4, 6, 8, 10, 12)
 BUFFER_RATES = (0.1, 0.01, 0.001, 0.0001, 0)
 
@@ -45,8 +45,7 @@ def ablation_cells(plan: Plan) -> list[RunSpec]:
     """Every variant on every data set under every protocol."""
     return [
         plan.cell(method, source, protocol, **settings)
-        for source in plan.sources()
-        for protocol in plan.protocols
+        for source, protocol in plan.pairs()
         for method, settings in VARIANTS.values()
     ]
 
@@ -67,62 +66,60 @@ def _on_common_seeds_by_data(rows: Sequence[RunRow]) -> list[RunRow]:
 
 
 def _ablation_table(rows: list[RunRow], protocol: str) -> Table:
+    def row_of(variant: str, data: str) -> RunRow | None:
+        method, settings = VARIANTS[variant]
+        return find(rows, method=method, settings=settings, data=data)
+
+    def figures(variant: str, data: str) -> Cell:
+        """HR@10 / NDCG@10, each followed by what the paper prints."""
+        row = row_of(variant, data)
+        printed = published.pair("ablation", STYLE_KEYS[variant], data)
+        both = printed if printed and protocol == "paper" else (None, None)
+        cells = [
+            Cell.number(row and row.mean(metric), 3, published=p)
+            for metric, p in zip(METRICS.values(), both, strict=True)
+        ]
+        return Cell(" / ".join(cell.line for cell in cells), cells[0].value)
+
+    def order(data: str) -> list[str]:
+        """Whether the paper's order of variants holds; nothing if one has not been run."""
+        found = {variant: row for variant in VARIANTS if (row := row_of(variant, data))}
+        if len(found) < len(VARIANTS):
+            return []
+        ordered = sorted(found, key=lambda variant: found[variant].mean("hr@10"))
+        names = " < ".join(variant.removeprefix("FedMF w/ ") for variant in ordered)
+        same = ordered == list(VARIANTS)
+        verdict = "as in the paper" if same else "not the paper's FedMF < AF < CF < CLR"
+        return [f"Order by HR@10 on {data}: {names}, {verdict}."]
+
     data = distinct(rows, "data")
-    lines: list[Line] = []
-    hit_ratios: dict[tuple[str, str], float | None] = {}
-    for variant, (method, settings) in VARIANTS.items():
-        cells = []
-        for source in data:
-            row = most_seeds(select(rows, method=method, settings=settings, data=source))
-            printed = published.ablation(STYLE_KEYS[variant], source)
-            hit_ratios[variant, source] = None if row is None else row.mean("hr@10")
-            cells.append(_pair_cell(row, printed if protocol == "paper" else None))
-        lines.append([variant, *cells])
-    notes = [note for source in data if (note := _order(source, hit_ratios))]
-    return Table.of(["HR@10 / NDCG@10", *data], lines, notes=notes)
+    notes = [note for source in data for note in order(source)]
+    return table_by_data("HR@10 / NDCG@10", VARIANTS, data, figures, notes=notes)
 
 
-def _pair_cell(row: RunRow | None, printed: published.Pair | None) -> Cell:
-    """HR@10 / NDCG@10, each followed by what the paper prints."""
-    texts = []
-    for at, metric in enumerate(METRICS.values()):
-        ours = None if row is None else row.mean(metric)
-        cell = Cell.number(ours, 3, published=printed and printed[at])
-        texts.append(f"{cell.text} {cell.note}".strip())
-    return Cell(" / ".join(texts), None if row is None else row.mean("hr@10"))
-
-
-def _order(source: str, hit_ratios: dict[tuple[str, str], float | None]) -> str:
-    """Whether the paper's order of variants holds on a data set; "" if one has not been run."""
-    values = {variant: hit_ratios[variant, source] for variant in VARIANTS}
-    ordered = sorted((value, name) for name, value in values.items() if value is not None)
-    if len(ordered) < len(VARIANTS):
-        return ""
-    names = " < ".join(name.removeprefix("FedMF w/ ") for _, name in ordered)
-    same = [name for _, name in ordered] == list(VARIANTS)
-    verdict = "as in the paper" if same else "not the paper's FedMF < AF < CF < CLR"
-    return f"Order by HR@10 on {source}: {names}, {verdict}."
-
-
+@dataclass(frozen=True)
 class Sweep:
     """PFedCLR at several values of one setting, all others at their defaults."""
 
-    def __init__(self, name: str, setting: str, symbol: str, values: Sequence[Any]) -> None:
-        self.name, self.setting, self.symbol, self.values = name, setting, symbol, values
-        self.default = getattr(METHODS["pfedclr"].Config(), setting)
+    name: str
+    setting: str
+    symbol: str
+    values: Sequence[Any]
+    x_label: str
+    overhead: Callable[[RunRow], float] | None = None
+    """Bars on an axis at the right."""
+
+    @property
+    def default(self) -> Any:
+        return getattr(METHODS["pfedclr"].Config(), self.setting)
 
     def cells(self, plan: Plan) -> list[RunSpec]:
         """A run per value; the default value needs no setting, it is the main table's run."""
+        settings = [{self.setting: v} if v != self.default else {} for v in plan.grid(self.values)]
         return [
-            plan.cell(
-                "pfedclr",
-                source,
-                protocol,
-                **({} if value == self.default else {self.setting: value}),
-            )
-            for source in plan.sources()
-            for protocol in plan.protocols
-            for value in plan.grid(self.values)
+            plan.cell("pfedclr", source, protocol, **given)
+            for source, protocol in plan.pairs()
+            for given in settings
         ]
 
     def value(self, row: RunRow) -> Any:
@@ -130,19 +127,16 @@ class Sweep:
         return row.settings.get(self.setting, self.default)
 
     def rows(self, results: Results) -> list[RunRow]:
-        """Rows of data sets and protocols where another value than the default has been run."""
+        """Rows of data sets and protocols where another value than the default has been run, by
+        value."""
         rows = [
             row
             for row in select(results.runs, method="pfedclr", noise=0.0)
             if set(row.settings) <= {self.setting}
         ]
         swept = {(row.data, row.protocol) for row in rows if self.value(row) != self.default}
-        return _on_common_seeds_by_data([r for r in rows if (r.data, r.protocol) in swept])
-
-    def by_value(self, rows: Sequence[RunRow]) -> dict[Any, RunRow]:
-        """Rows of one data set and protocol by value of the setting, ascending."""
-        found = {self.value(row): row for row in rows}
-        return {value: found[value] for value in sorted(found)}
+        rows = sorted((r for r in rows if (r.data, r.protocol) in swept), key=self.value)
+        return _on_common_seeds_by_data(rows)
 
     def tables(self, results: Results) -> list[Table]:
         """Data sets and metrics down, values across."""
@@ -152,51 +146,40 @@ class Sweep:
         values = sorted({self.value(row) for row in rows})
         lines: list[Line] = []
         for source in distinct(rows, "data"):
-            found = self.by_value(select(rows, data=source))
+            found = {self.value(row): row for row in select(rows, data=source)}
             for title, metric in METRICS.items():
                 means = [found[v].mean(metric) if v in found else None for v in values]
                 lines.append([source, title, *(Cell.number(mean, 3) for mean in means)])
         return Table.of(["data", "metric", *(f"{self.symbol} = {v:g}" for v in values)], lines)
 
-    def charts(
-        self,
-        results: Results,
-        title: str,
-        x_label: str,
-        overhead: Callable[[Any, RunRow], float] | None = None,
-    ) -> dict[str, Chart]:
-        """A chart per protocol, a panel per data set, values at equal distances. ``overhead`` gives
-        bars on an axis at the right."""
-        charts, rows = {}, self.rows(results)
-        for protocol in distinct(rows, "protocol"):
-            panels = []
-            for source in distinct(select(rows, protocol=protocol), "data"):
-                found = self.by_value(select(rows, protocol=protocol, data=source))
-                places = range(len(found))
-                series = tuple(
-                    Series(text, text, places, [row.mean(metric) for row in found.values()])
-                    for text, metric in METRICS.items()
-                )
-                bars = None
-                if overhead is not None:
-                    extra = [overhead(value, row) for value, row in found.items()]
-                    bars = Series("extra space on a client, MB", "overhead", places, extra)
-                names = tuple(f"{value:g}" for value in found)
-                panels.append(Panel(source, x_label, "HR@10, NDCG@10", series, bars, names))
-            chart = Chart(f"{title}, protocol {protocol}", tuple(panels))
-            charts[f"{self.name}-{protocol}"] = chart
-        return charts
+    def charts(self, results: Results) -> dict[str, Chart]:
+        """A chart per protocol, a panel per data set, values at equal distances."""
+        title = f"PFedCLR by {self.x_label}, protocol {{protocol}}"
+        return chart_per_protocol(self.name, title, self.rows(results), self._panels)
+
+    def _panels(self, rows: list[RunRow], source: str) -> list[Panel]:
+        places = range(len(rows))
+        series = tuple(
+            Series(title, title, places, [row.mean(metric) for row in rows])
+            for title, metric in METRICS.items()
+        )
+        bars = None
+        if self.overhead is not None:
+            extra = [self.overhead(row) for row in rows]
+            bars = Series("extra space on a client, MB", "overhead", places, extra)
+        names = tuple(f"{self.value(row):g}" for row in rows)
+        return [Panel(source, self.x_label, "HR@10, NDCG@10", series, bars, names)]
 
 
-def _rank_overhead(rank: Any, row: RunRow) -> float:
+def _rank_overhead(row: RunRow) -> float:
     """Megabytes on a client beyond FedMF's."""
-    users, items = row.users, row.items
-    ours = parameter_megabytes("pfedclr", users, items, int(rank))
-    return ours[0] - parameter_megabytes("fedmf", users, items)[0]
+    rank = int(row.settings.get("rank", METHODS["pfedclr"].Config().rank))
+    ours = parameter_megabytes("pfedclr", row.users, row.items, rank)
+    return ours[0] - parameter_megabytes("fedmf", row.users, row.items)[0]
 
 
-_RANK = Sweep("rank", "rank", "r", RANKS)
-_BETA = Sweep("beta", "buffer_rate", "β", BUFFER_RATES)
+_RANK = Sweep("rank", "rank", "r", RANKS, "rank r", _rank_overhead)
+_BETA = Sweep("beta", "buffer_rate", "β", BUFFER_RATES, "learning rate β of A and B")
 
 ABLATION = Exhibit(
     "ablation",
@@ -214,7 +197,7 @@ RANK = Exhibit(
     "rank",
     _RANK.cells,
     _RANK.tables,
-    lambda results: _RANK.charts(results, "PFedCLR by rank", "rank r", _rank_overhead),
+    _RANK.charts,
 )
 BETA = Exhibit(
     "beta",
@@ -223,5 +206,5 @@ BETA = Exhibit(
     "beta",
     _BETA.cells,
     _BETA.tables,
-    lambda results: _BETA.charts(results, "PFedCLR by learning rate of A and B", "β"),
+    _BETA.charts,
 )

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Literal, NamedTuple
 
-from unskew.report.palette import Style, styles, variant
+from unskew.report.palette import Style, style_of, swatch
+from unskew.report.table import MISSING, Cell, Column, Table, inline, to_html
 
 
 class Series(NamedTuple):
@@ -34,10 +35,12 @@ class Series(NamedTuple):
     notes: Sequence[str] = ()
     """A short text per point, drawn beside the first and the last if the panel has few series."""
     variant: int = 0
-    """Other than 0: another dash and fill of the key's style, for a second series of the key."""
+    """Number of the series among those of the same key, which differ in dash, marker or fill."""
 
-    def style(self, looks: Mapping[str, Style]) -> Style:
-        return variant(looks[self.key], self.variant)
+    @property
+    def style(self) -> Style:
+        """Colour, dash and marker."""
+        return style_of(self.key, self.variant)
 
 
 class Panel(NamedTuple):
@@ -54,6 +57,15 @@ class Panel(NamedTuple):
     from_zero: bool = False
     """Whether the vertical axis starts at 0."""
     log_x: bool = False
+
+    @property
+    def all_series(self) -> tuple[Series, ...]:
+        """The series, and the bars if there are any."""
+        return (*self.series, *([self.right] if self.right else []))
+
+    def x_text(self, x: float) -> str:
+        """A place on the horizontal axis in words."""
+        return self.names[int(x)] if self.names else f"{x:.4g}"
 
 
 class Chart(NamedTuple):
@@ -72,20 +84,10 @@ MAX_MARKERS_PER_LINE = 8
 """A line with many points gets a marker at evenly spaced ones only."""
 MAX_POINTS_ALL_MARKED = 16
 """A line with up to this many points gets a marker at each."""
+MAX_LABEL_WIDTH = 36
+"""Characters in a line of an axis label; a longer one would leave no room for the axes."""
 MAX_SERIES_WITH_NOTES = 4
 """In a panel with more series the notes would overlap and are left out."""
-_MARKERS = {
-    "circle": "o",
-    "square": "s",
-    "triangle": "^",
-    "diamond": "D",
-    "cross": "x",
-    "plus": "+",
-    "wedge": "v",
-    "left": "<",
-    "right": ">",
-    "star": "*",
-}
 _POINT_AREAS = {"other": 8.0, "interacted": 16.0, "user": 160.0, "best": 120.0}
 """Areas of points with a special key, in square pixels; others have 30."""
 _INK, _GRID, _BACK = "#010203", "#040506", "#070809"
@@ -94,57 +96,36 @@ _FILE_COLOURS = {_INK: "#1b1d21", _GRID: "#d9dbdf", _BACK: "#ffffff"}
 _PAGE_COLOURS = {_INK: "currentColor", _GRID: "var(--grid)", _BACK: "var(--card)"}
 
 
-def draw_svg(chart: Chart, looks: Mapping[str, Style] | None = None) -> str:
+def draw_svg(chart: Chart) -> str:
     """The chart as an SVG file on white, with title and legend."""
-    looks = looks or chart_styles(chart)
     across = min(chart.columns, len(chart.panels))
     down = -(-len(chart.panels) // across)
     # Room above for the title and below for rows of three legend entries per column.
-    entries = len({series.label for series in all_series(chart)})
+    entries = len({series.label for panel in chart.panels for series in panel.all_series})
     height = down * (PANEL_HEIGHT + 20) + 30 + 16 * -(-entries // (3 * across))
-    drawn = _draw(
-        chart, looks, (across, down), (across * PANEL_WIDTH + 20, height), False, "unskew"
-    )
-    return _finished(drawn, chart, "chart", _FILE_COLOURS, ' xmlns="http://www.w3.org/2000/svg"')
+    drawn = _draw(chart, across, down, (across * PANEL_WIDTH + 20, height), "unskew")
+    return _finish(drawn, chart, "chart", _FILE_COLOURS, ' xmlns="http://www.w3.org/2000/svg"')
 
 
-def draw_inline(panel: Panel, key: str, looks: Mapping[str, Style]) -> str:
+def draw_inline(panel: Panel, key: str) -> str:
     """One panel as inline SVG in the colours of its page, without heading and legend.
 
     ``key`` is the id of the chart within the page.
     """
     chart = Chart(panel.title, (panel,))
-    drawn = _draw(chart, looks, (1, 1), (PANEL_WIDTH, PANEL_HEIGHT), True, key)
-    return _finished(drawn, chart, key, _PAGE_COLOURS, "")
-
-
-def chart_styles(chart: Chart) -> dict[str, Style]:
-    """Style of every key in the chart."""
-    return styles(series.key for series in all_series(chart))
-
-
-def all_series(chart: Chart) -> list[Series]:
-    """Series of all panels, with those on a right axis."""
-    return [
-        series
-        for panel in chart.panels
-        for series in (*panel.series, *([panel.right] if panel.right else []))
-    ]
+    drawn = _draw(chart, 1, 1, (PANEL_WIDTH, PANEL_HEIGHT), key, bare=True)
+    return _finish(drawn, chart, key, _PAGE_COLOURS, "")
 
 
 def _draw(
-    chart: Chart,
-    looks: Mapping[str, Style],
-    grid: tuple[int, int],
-    size: tuple[int, int],
-    bare: bool,
-    salt: str,
+    chart: Chart, across: int, down: int, size: tuple[int, int], salt: str, bare: bool = False
 ) -> str:
-    """The SVG as matplotlib writes it; ``bare``: without title and legend."""
+    """The SVG as matplotlib writes it; ``bare``: without title, legend and background."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    settings = {
+    inked = ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
+    settings = dict.fromkeys((*inked, "axes.edgecolor"), _INK) | {
         "svg.fonttype": "none",
         "svg.hashsalt": salt,
         "text.parse_math": False,
@@ -155,36 +136,28 @@ def _draw(
         "grid.color": _GRID,
         "font.family": "DejaVu Sans",
         "font.size": 12,
+        "axes.titlesize": "medium",
         "xtick.major.size": 0,
         "xtick.major.pad": 6,
         "ytick.major.size": 0,
-        "axes.labelsize": 12,
-        "axes.titlesize": 12,
-        "xtick.labelsize": 12,
-        "ytick.labelsize": 12,
-        "legend.fontsize": 12,
-        "figure.titlesize": 14,
     }
-    inked = ("text", "axes.label", "axes.title", "xtick.", "ytick.")
-    settings |= {f"{name}{'.' * (name == 'text')}color": _INK for name in inked}
-    settings |= {"axes.edgecolor": _INK}
     with style.context(["default", settings]), warnings.catch_warnings():
         # Text is laid out in a font that may lack a glyph; the viewer's font draws it.
         warnings.filterwarnings("ignore", "Glyph")
         figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")
-        axes = figure.subplots(grid[1], grid[0], squeeze=False).ravel()
+        axes = figure.subplots(down, across, squeeze=False).ravel()
         legend: dict[str, Any] = {}
         for axis, panel in zip(axes, chart.panels, strict=False):
-            legend |= _draw_panel(axis, panel, looks, bare)
+            legend |= _draw_panel(axis, panel, bare)
         for axis in axes[len(chart.panels) :]:
             axis.set_visible(False)
         if not bare:
-            figure.suptitle(textwrap.fill(chart.title, 50 * grid[0]))
+            figure.suptitle(textwrap.fill(chart.title, 50 * across))
             figure.legend(
                 list(legend.values()),
                 list(legend),
                 loc="outside lower center",
-                ncols=min(len(legend), 3 * grid[0]) or 1,
+                ncols=min(len(legend), 3 * across) or 1,
                 frameon=False,
             )
         file = io.StringIO()
@@ -192,27 +165,29 @@ def _draw(
     return file.getvalue()
 
 
-def _draw_panel(axis: Any, panel: Panel, looks: Mapping[str, Style], bare: bool) -> dict[str, Any]:
+def _draw_panel(axis: Any, panel: Panel, bare: bool) -> dict[str, Any]:
     """Draw a panel and return its legend: matplotlib's artists by label."""
-    axis.set_xlabel(panel.x_label)
+    axis.set_xlabel(textwrap.fill(panel.x_label, MAX_LABEL_WIDTH))
     if bare:
         axis.set_title(panel.y_label, loc="left")
     else:
         axis.set_title(panel.title)
-        axis.set_ylabel(panel.y_label)
+        axis.set_ylabel(textwrap.fill(panel.y_label, MAX_LABEL_WIDTH))
     legend: dict[str, Any] = {}
     if panel.right is not None:
         bars, other = panel.right, axis.twinx()
-        colour = bars.style(looks).colour
-        legend[bars.label] = other.bar(bars.x, bars.y, 0.5, color=colour, alpha=0.35)
+        legend[bars.label] = other.bar(bars.x, bars.y, 0.5, color=bars.style.colour, alpha=0.35)
         other.set_ylabel(bars.label)
         other.set_zorder(axis.get_zorder() - 1)
     else:
         axis.spines["right"].set_visible(False)
     for at, series in enumerate(panel.series):
-        legend[series.label] = _draw_series(axis, series, series.style(looks), at)
-        if len(panel.series) <= MAX_SERIES_WITH_NOTES:
-            _draw_notes(axis, series)
+        legend[series.label] = _draw_series(axis, series, at)
+        # The notes of the first and the last point stand beside them.
+        few = len(panel.series) <= MAX_SERIES_WITH_NOTES
+        for end in {0, len(series.notes) - 1} if few and series.notes else ():
+            place = (series.x[end], series.y[end])
+            axis.annotate(series.notes[end], place, (-5, 5), textcoords="offset points", ha="right")
     if panel.log_x:
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
@@ -231,10 +206,10 @@ def _draw_panel(axis: Any, panel: Panel, looks: Mapping[str, Style], bare: bool)
     return legend
 
 
-def _draw_series(axis: Any, series: Series, style: Style, at: int) -> Any:
-    """Draw a series and return what the legend shows of it."""
+def _draw_series(axis: Any, series: Series, at: int) -> Any:
+    """Draw a series, the ``at``-th of its panel, and return what the legend shows of it."""
+    style, marker = series.style, series.style.marker
     face = _BACK if style.hollow else style.colour
-    marker = _MARKERS[style.marker]
     if series.kind == "points":
         look = {"marker": marker, "linewidths": 1.4, "alpha": 0.85}
         look |= {"c": style.colour} if marker in "x+" else {"fc": face, "ec": style.colour}
@@ -272,16 +247,7 @@ def _draw_series(axis: Any, series: Series, style: Style, at: int) -> Any:
     return line
 
 
-def _draw_notes(axis: Any, series: Series) -> None:
-    """Write the notes of the first and the last point beside them."""
-    for at in {0, len(series.notes) - 1} if series.notes else ():
-        place = (series.x[at], series.y[at])
-        axis.annotate(series.notes[at], place, (-5, 5), textcoords="offset points", ha="right")
-
-
-def _finished(
-    drawn: str, chart: Chart, key: str, colours: Mapping[str, str], attributes: str
-) -> str:
+def _finish(drawn: str, chart: Chart, key: str, colours: Mapping[str, str], attributes: str) -> str:
     """The SVG reduced to shapes and text, with a title and a description for screen readers."""
     size = re.search(r'viewBox="([^"]*)"', drawn)
     assert size is not None
@@ -322,16 +288,65 @@ def _description(chart: Chart) -> str:
     said = []
     for panel in chart.panels:
         for series in panel.series if panel.x_label or panel.names else ():
-            if not len(series.x):
-                continue
-            ends = [
-                f"{series.y[at]:.4g} at {point_name(panel, series.x[at])}"
-                for at in ((0, -1) if len(series.x) > 1 else (0,))
-            ]
-            said.append(f"{panel.title}, {series.label}: {panel.y_label} {' to '.join(ends)}.")
+            points = list(zip(series.x, series.y, strict=True))
+            ends = dict.fromkeys([*points[:1], *points[-1:]])
+            words = " to ".join(f"{y:.4g} at {panel.x_text(x)}" for x, y in ends)
+            said.append(f"{panel.title}, {series.label}: {panel.y_label} {words}.")
     return " ".join(said)
 
 
-def point_name(panel: Panel, x: float) -> str:
-    """A place on the horizontal axis in words."""
-    return panel.names[int(x)] if panel.names else f"{x:.4g}"
+def figure_html(panel: Panel, key: str, heading: str = "", note: str = "") -> str:
+    """A panel as an HTML figure: heading, legend, chart, note, and its values as a table.
+
+    ``key`` is the figure's id within the page; ``heading`` and ``note`` are Markdown text.
+    """
+    legend = "".join(
+        f"<li>{swatch(series.style, series.kind != 'points')}"
+        f'<span class="name">{escape(series.label)}</span></li>'
+        for series in panel.all_series
+    )
+    return (
+        f'<figure class="chart"><h4>{inline(heading or panel.title)}</h4>'
+        f'<ul class="legend">{legend}</ul><div class="plot">{draw_inline(panel, key)}</div>'
+        f"<figcaption>{inline(note)}</figcaption>"
+        '<details class="values"><summary>Values</summary>'
+        f"{to_html(_values_table(panel), f'{key}-values')}</details></figure>"
+    )
+
+
+def figures_html(figures: Sequence[str]) -> str:
+    """Figures side by side as far as the screen is wide."""
+    return f'<div class="panels">{"".join(figures)}</div>' if figures else ""
+
+
+def _values_table(panel: Panel) -> Table:
+    """Values of a panel: a column per line where all are lines, else a row per point."""
+    series = panel.all_series
+    largest = max((abs(y) for one in series for y in one.y), default=0.0)
+    places = ".4f" if largest < 10 else ".4g"
+    caption = f"{panel.title}: {panel.y_label}."
+    first = Column((panel.x_label or "step").capitalize(), "number", "low")
+    if all(one.kind == "line" and not one.notes for one in series):
+        by_x = [dict(zip(one.x, one.y, strict=True)) for one in series]
+        rows = [
+            [
+                Cell(panel.x_text(x), x),
+                *(Cell(f"{y[x]:{places}}", y[x]) if x in y else Cell(MISSING) for y in by_x),
+            ]
+            for x in sorted(set().union(*by_x))
+        ]
+        return Table.of([first, *(Column(one.label) for one in series)], rows, caption=caption)
+    columns = [Column("Series", "text"), first, Column(panel.y_label), Column("Point", "text")]
+    points = [
+        [one.label, Cell(panel.x_text(x), x), Cell(f"{y:{places}}", y), _point_note(one, at)]
+        for one in series
+        for at, (x, y) in enumerate(zip(one.x, one.y, strict=True))
+    ]
+    return Table.of(columns, points, caption=caption)
+
+
+def _point_note(series: Series, at: int) -> str:
+    """The note of a point, or its area as a share of the largest."""
+    if series.sizes:
+        return f"{series.sizes[at]:.0%} of the largest area"
+    return series.notes[at] if series.notes else MISSING

@@ -2,191 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from statistics import fmean
 from typing import NamedTuple
 
-from unskew.report.chart import Panel, Series
-from unskew.report.entries import (
-    LEAK_FREE,
-    LEAKY,
-    Entry,
-    Figure,
-    amount,
-    count,
-    group_by,
-    sequence,
-)
-from unskew.report.figure import figure_html
+from unskew.report.chart import Panel, Series, figure_html, figures_html
+from unskew.report.entries import LEAK_FREE, LEAKY, Entry, amount, group_by, kilobytes
 from unskew.report.palette import swatch
-from unskew.report.table import MISSING, Cell, Column, Table, to_html
+from unskew.report.table import Cell, Column, Table, to_html
 
 MAX_BANDS = 4
 """With more lines in a chart, bands over seeds hide each other and are left out."""
 MAX_BARS = 12
 """With more runs of a data set, cost bars show one protocol only."""
-METRICS = (("HR@10", "hr@10"), ("NDCG@10", "ndcg@10"))
+METRICS = {"HR@10": "hr@10", "NDCG@10": "ndcg@10"}
 Published = Mapping[tuple[str, str], tuple[float, float]]
+"""HR@10 and NDCG@10 as a paper prints them, by method and data set."""
 
 
 class Pair(NamedTuple):
-    """Two runs that differ in nothing but the protocol."""
+    """Two runs that differ in nothing but the protocol. Their figures among 99 sampled candidates,
+    which every protocol has, can be compared."""
 
     free: Entry
     paper: Entry
 
     @property
-    def part(self) -> str | None:
-        """The figures of both that rank the same kind of candidates, if there are any."""
-        if all(entry.figure("sampled99", "ndcg@10").mean is not None for entry in self):
-            return "sampled99"
-        return "metrics" if self.free.ranking == self.paper.ranking else None
-
-    def figures(self, name: str) -> tuple[Figure, Figure]:
-        """Comparable figures under leak-free and paper; empty where they rank different things."""
-        part = self.part
-        if part is None:
-            return Figure(None, None), Figure(None, None)
-        return self.free.figure(part, name), self.paper.figure(part, name)
-
-    @property
-    def drop(self) -> float | None:
-        """How much NDCG@10 falls when nothing leaks."""
-        free, paper = self.figures("ndcg@10")
-        return None if free.mean is None or paper.mean is None else paper.mean - free.mean
+    def drop(self) -> float:
+        """How much NDCG@10 among 99 sampled candidates falls when nothing leaks."""
+        paper, free = (entry.result.sampled99["ndcg@10"].mean for entry in (self.paper, self.free))
+        return paper - free
 
 
 def find_pairs(entries: Sequence[Entry]) -> list[Pair]:
-    """Each run under the paper's protocol with the first equal one under leak-free."""
+    """Each run under the paper's protocol with the first equal one under leak-free, those that
+    fall most first."""
 
     def setup(entry: Entry) -> tuple[object, ...]:
-        return entry.data, entry.method, entry.summary.get("settings"), entry.noise
+        result = entry.result
+        return result.data, result.method, result.settings, result.noise
 
-    free = [entry for entry in entries if entry.protocol == LEAK_FREE]
-    matches = [
-        (next((other for other in free if setup(other) == setup(paper)), None), paper)
+    free = [entry for entry in entries if entry.result.protocol == LEAK_FREE]
+    pairs = [
+        Pair(same[0], paper)
         for paper in entries
-        if paper.leaky
+        if paper.leaky and (same := [other for other in free if setup(other) == setup(paper)])
     ]
-    return [Pair(other, paper) for other, paper in matches if other is not None]
+    return sorted(pairs, key=lambda pair: -pair.drop)
 
 
 def side_by_side(entries: Sequence[Entry], published: Published) -> str:
     """A chart of every data set that has such pairs, then a table of each."""
     charts, tables = [], []
     for number, (data, of_data) in enumerate(group_by(entries, "data").items(), 1):
-        pairs = sorted(find_pairs(of_data), key=lambda pair: -(pair.drop or 0.0))
-        if not pairs:
-            continue
-        panel = _drop_panel(data, pairs, published)
-        looks = {pair.free.label: pair.free.style for pair in pairs}
-        if panel.series:
-            charts.append(figure_html(panel, f"sides-plot-{number}", looks, data))
-        table = to_html(_pairs_table(pairs, published), f"sides-{number}", "sides")
-        tables.append(f"<h3>{escape(data)}</h3>{table}")
-    return panels_html(charts) + "".join(tables)
+        if pairs := find_pairs(of_data):
+            panel = _drop_panel(data, pairs, published)
+            charts.append(figure_html(panel, f"sides-plot-{number}", data))
+            table = to_html(_pairs_table(pairs, published), f"sides-{number}", "sides")
+            tables.append(f"<h3>{escape(data)}</h3>{table}")
+    return figures_html(charts) + "".join(tables)
 
 
 def _pairs_table(pairs: Sequence[Pair], published: Published) -> Table:
-    printed = [published.get((pair.free.method, pair.free.data)) for pair in pairs]
-    same = all(pair.part == "sampled99" for pair in pairs)
-    ranked = "99 candidates" if same else "ranked alike"
-    rankings = " / ".join(dict.fromkeys(pair.free.ranking for pair in pairs))
-    groups = [f"`{LEAKY}` (leaks), {ranked}", f"`{LEAK_FREE}`, {ranked}"]
-    columns = [Column("Method", "text")]
-    if any(printed):
-        columns += [Column(name, group="The paper prints") for name, _ in METRICS]
-    columns += [Column(name, group=group) for group in groups for name, _ in METRICS]
-    columns.append(Column("of NDCG@10", better="low", group="Change"))
-    columns += [Column(name, group=f"`{LEAK_FREE}`, {rankings}") for name, _ in METRICS]
+    printed = [published.get((pair.free.result.method, pair.free.result.data)) for pair in pairs]
+    rankings = " / ".join(dict.fromkeys(pair.free.result.ranking for pair in pairs))
+    groups = ["The paper prints"] if any(printed) else []
+    groups += [f"`{LEAKY}` (leaks), 99 candidates", f"`{LEAK_FREE}`, 99 candidates"]
+    groups.append(f"`{LEAK_FREE}`, {rankings}")
+    columns = [Column(name, group=group) for group in groups for name in METRICS]
+    columns.insert(-2, Column("of NDCG@10", better="low", group="Change"))
     rows = []
-    for pair, values in zip(pairs, printed, strict=True):
-        row = [name_cell(pair.free)]
-        if any(printed):
-            row += [Cell.number(value) for value in values or (None, None)]
-        row += [pair.figures(name)[at].cell() for at in (1, 0) for _, name in METRICS]
-        row.append(_change_cell(pair.drop))
-        row += [pair.free.figure("metrics", name).cell() for _, name in METRICS]
-        rows.append(row)
-    how = (
+    for pair, figures in zip(pairs, printed, strict=True):
+        free, paper = pair.free.result, pair.paper.result
+        row = [Cell.number(value) for value in figures or (None, None)] if any(printed) else []
+        for table in (paper.sampled99, free.sampled99, free.metrics):
+            row += [Cell.over_seeds(table[name]) for name in METRICS.values()]
+        row.insert(-2, _change_cell(pair.drop))
+        rows.append([pair.free.name_cell, *row])
+    caption = (
         "The change is between figures among 99 sampled candidates, which is what both protocols "
-        "have."
-        if same
-        else "A change stands only where both protocols rank the same kind of candidates."
+        f"have. At the right what `{LEAK_FREE}` reports itself: {rankings} ranked."
     )
-    own = f"At the right what `{LEAK_FREE}` reports itself: {rankings} ranked."
-    return Table.of(columns, rows, caption=f"{how} {own}")
+    return Table.of([Column("Method", "text"), *columns], rows, caption=caption)
 
 
-def _change_cell(drop: float | None) -> Cell:
-    if drop is None:
-        return Cell(MISSING)
+def _change_cell(drop: float) -> Cell:
     text = "0.0000" if abs(drop) < 5e-5 else f"{-drop:+.4f}".replace("-", "−")
     return Cell(text, -drop)
 
 
 def _drop_panel(data: str, pairs: Sequence[Pair], published: Published) -> Panel:
     """Lines from the printed figure over the paper's protocol here to leak-free."""
-    known = [pair for pair in pairs if pair.part]
-    printed = {pair: published.get((pair.free.method, data)) for pair in known}
-    names = ["paper prints"] * any(printed.values()) + [f"{LEAKY}, here", LEAK_FREE]
+    names = ["paper prints", f"{LEAKY}, here", LEAK_FREE]
+    if not any((pair.free.result.method, data) in published for pair in pairs):
+        del names[0]
     lines = []
-    for pair in known:
-        free, paper = pair.figures("ndcg@10")
-        first = printed[pair]
-        values = [None if first is None else first[1]] if len(names) == 3 else []
-        points = [(x, y) for x, y in enumerate([*values, paper.mean, free.mean]) if y is not None]
-        xs, ys = [float(x) for x, _ in points], [y for _, y in points]
-        lines.append(Series(pair.free.label, pair.free.label, xs, ys))
-    same = all(pair.part == "sampled99" for pair in known)
-    ranked = "99 sampled candidates" if same else "the same both times"
+    for free, paper in pairs:
+        printed = published.get((free.result.method, data))
+        means = [entry.result.sampled99["ndcg@10"].mean for entry in (paper, free)]
+        values = [*([] if printed is None else [printed[1]]), *means]
+        places = range(len(names) - len(values), len(names))
+        lines.append(Series(free.label, free.result.method, places, values, variant=free.variant))
     title = f"How each method falls on {data} when nothing leaks"
-    axis = f"test NDCG@10 · ranked: {ranked}"
+    axis = "test NDCG@10 · ranked: 99 sampled candidates"
     return Panel(title, "", axis, tuple(lines), names=tuple(names), from_zero=True)
 
 
 def runs_table(entries: Sequence[Entry]) -> str:
     """All runs with their figures and costs; the best of each data set and protocol in bold."""
-    parts = {
-        "Best validation round": "metrics",
-        "Last round": "last_round",
-        "Among 99 sampled": "sampled99",
-    }
     words = ("Method", "Data", "Protocol", "What is ranked")
+    parts = ("Best validation round", "Last round", "Among 99 sampled")
     costs = ("Rounds", "Seconds per round", "KB up", "KB down")
     columns = [
         *(Column(name, "text", group="Run") for name in words),
-        *(Column(name, group=group) for group in parts for name, _ in METRICS),
+        *(Column(name, group=group) for group in parts for name in METRICS),
         *(Column(name, better="low", group="Cost") for name in costs),
     ]
     best = _best_entries(entries)
     rows = []
     for entry in entries:
+        result, bold = entry.result, entry in best
         row = [
-            name_cell(entry, entry in best),
-            Cell(entry.data, entry.data.lower()),
-            Cell(entry.protocol, entry.protocol.lower(), tag="leaks" if entry.leaky else ""),
-            Cell(entry.ranking, entry.ranking.lower()),
+            entry.name_cell._replace(bold=bold),
+            Cell(result.data, result.data.lower()),
+            Cell(result.protocol, result.protocol.lower(), tag="leaks" if entry.leaky else ""),
+            Cell(result.ranking, result.ranking.lower()),
         ]
-        for part in parts.values():
-            for _, name in METRICS:
-                bold = entry in best and (part, name) == ("metrics", "ndcg@10")
-                row.append(entry.figure(part, name).cell(bold))
-        row.append(Cell(count(entry.value("rounds")), entry.value("rounds")))
-        row += [Cell(amount(value(entry)), value(entry)) for value in _COSTS.values()]
-        rows.append(row)
-    leaks = any(entry.leaky for entry in entries)
+        for table in (result.metrics, result.last_round, result.sampled99):
+            row += [Cell.over_seeds(table[name]) for name in METRICS.values()]
+        row[5] = row[5]._replace(bold=bold)
+        row.append(Cell(f"{result.rounds:,}", result.rounds))
+        rows.append([*row, *(Cell(amount(cost), cost) for cost in _costs(entry).values())])
     caption = (
         "Test metrics, mean ± standard deviation over seeds (a mean alone: one seed). Bold: the "
-        "best NDCG@10 on its data under its protocol. KB: thousands of bytes per client and round."
-        + " Leaks: training can find out the held-out item."
-        * leaks
+        "best NDCG@10 on its data under its protocol. KB: thousands of bytes per client and round. "
+        "Leaks: training can find out the held-out item."
     )
     return to_html(Table.of(columns, rows, caption=caption), "all-runs", "runs")
-
-
-def name_cell(entry: Entry, bold: bool = False) -> Cell:
-    return Cell(entry.label, entry.label.lower(), bold=bold, style=entry.style)
 
 
 def _best_entries(entries: Sequence[Entry]) -> list[Entry]:
@@ -194,60 +147,59 @@ def _best_entries(entries: Sequence[Entry]) -> list[Entry]:
     best = []
     for of_data in group_by(entries, "data").values():
         for rivals in group_by(of_data, "protocol").values():
-            scores = [s for entry in rivals if (s := entry.score.mean) is not None]
-            if len(scores) > 1:
-                best += [entry for entry in rivals if entry.score.mean == max(scores)]
+            highest = max(entry.score.mean for entry in rivals)
+            best += [e for e in rivals if e.score.mean == highest and len(rivals) > 1]
     return best
 
 
 def learning_curves(entries: Sequence[Entry]) -> str:
     """A chart per data set and protocol; empty where no run recorded its rounds."""
     parts, number = [], 0
-    for data, of_data in group_by(entries, "data").items():
-        charts: list[str] = []
+    for data, of_data in group_by([entry for entry in entries if entry.curves], "data").items():
+        charts = []
         for same in group_by(of_data, "protocol").values():
             number += 1
-            recorded = [entry for entry in same if entry.curve()]
-            charts += [_curves_figure(recorded, f"chart-{number}")] if recorded else []
-        if not charts:
-            continue
-        several = len({entry.ranking for entry in of_data}) > 1 and len(charts) > 1
+            charts.append(_curves_figure(same, f"chart-{number}"))
         warning = (
             '<p class="note">The panels have axes of their own: they rank different sets of items, '
             "so heights compare within a panel, not across.</p>"
         )
         users, items = (
-            " / ".join(dict.fromkeys(count(entry.value(key)) for entry in of_data))
+            " / ".join(dict.fromkeys(f"{getattr(entry.result, key):,}" for entry in of_data))
             for key in ("users", "items")
         )
         parts.append(
             f'<h3>{escape(data)} <span class="sizes">{users} users, {items} items</span></h3>'
-            f"{warning if several else ''}{panels_html(charts)}"
+            f"{warning if len(group_by(of_data, 'ranking')) > 1 else ''}{figures_html(charts)}"
         )
     return "".join(parts)
 
 
 def _curves_figure(entries: Sequence[Entry], key: str) -> str:
-    first = entries[0]
-    several = any(len(entry.seeds) > 1 for entry in entries)
-    averaged = several or any(len(sequence(e.summary.get("seeds"))) > 1 for e in entries)
+    """Curves of one data set and protocol, as means over seeds."""
+    result = entries[0].result
+    several = any(len(entry.curves) > 1 for entry in entries)
     banded = several and len(entries) <= MAX_BANDS
     lines = []
     for entry in entries:
-        rounds, mean, low, high = zip(*entry.curve(), strict=True)
-        line = Series(entry.label, entry.label, rounds, mean)
-        lines.append(line._replace(low=low, high=high) if banded and low != high else line)
+        by_round = list(zip(*entry.curves, strict=False))
+        mean, low, high = ([of(at) for at in by_round] for of in (fmean, min, max))
+        band = {"low": low, "high": high} if banded and low != high else {}
+        rounds = range(1, len(by_round) + 1)
+        line = Series(entry.label, entry.result.method, rounds, mean, variant=entry.variant)
+        lines.append(line._replace(**band))
     panel = Panel(
-        f"Learning curves on {first.data}, {first.protocol} protocol",
+        f"Learning curves on {result.data}, {result.protocol} protocol",
         "round",
-        f"validation NDCG@10 · ranked: {first.ranking}",
+        f"validation NDCG@10 · ranked: {result.ranking}",
         tuple(lines),
         from_zero=True,
     )
-    heading = f"`{first.protocol}`" + " (leaks)" * first.leaky
+    heading = f"`{result.protocol}`" + " (leaks)" * entries[0].leaky
+    averaged = any(len(entry.result.seeds) > 1 for entry in entries)
     band_note = "; band: lowest to highest seed" if banded else ""
     note = f"Line: mean over seeds{band_note}." if averaged else "One seed per line."
-    return figure_html(panel, key, {e.label: e.style for e in entries}, heading, note)
+    return figure_html(panel, key, heading, note)
 
 
 def noise_charts(entries: Sequence[Entry]) -> str:
@@ -255,27 +207,24 @@ def noise_charts(entries: Sequence[Entry]) -> str:
     charts: list[str] = []
     for data, of_data in group_by(entries, "data").items():
         for protocol, alike in group_by(of_data, "protocol").items():
-            lines, looks = [], {}
+            lines = []
             for method, same in group_by(alike, "method").items():
-                if len({entry.noise or 0.0 for entry in same}) < 2:
-                    continue
-                points = sorted(
-                    (e.noise or 0.0, e.score.mean) for e in same if e.score.mean is not None
-                )
-                lines.append(Series(method, method, [x for x, _ in points], [y for _, y in points]))
-                looks[method] = same[0].style
+                points = sorted((entry.result.noise, entry.score.mean) for entry in same)
+                noises, means = zip(*points, strict=True)
+                lines += [Series(method, method, noises, means)] if len(set(noises)) > 1 else []
             title = f"Noise against quality on {data}, {protocol} protocol"
-            axis = f"test NDCG@10 · ranked: {alike[0].ranking}"
+            axis = f"test NDCG@10 · ranked: {alike[0].result.ranking}"
             panel = Panel(title, "strength of noise λ", axis, tuple(lines), from_zero=True)
-            charts += [figure_html(panel, f"noise-{len(charts) + 1}", looks)] if lines else []
-    return panels_html(charts)
+            charts += [figure_html(panel, f"noise-{len(charts) + 1}")] if lines else []
+    return figures_html(charts)
 
 
-_COSTS: dict[str, Callable[[Entry], float | None]] = {
-    "Seconds per simulated round": lambda entry: entry.value("seconds_per_round"),
-    "KB up per client and round": lambda entry: entry.kilobytes("bytes_up"),
-    "KB down per client and round": lambda entry: entry.kilobytes("bytes_down"),
-}
+def _costs(entry: Entry) -> dict[str, float | None]:
+    return {
+        "Seconds per simulated round": entry.result.seconds_per_round,
+        "KB up per client and round": kilobytes(entry.result.bytes_up),
+        "KB down per client and round": kilobytes(entry.result.bytes_down),
+    }
 
 
 def cost_bars(entries: Sequence[Entry]) -> str:
@@ -287,31 +236,25 @@ def cost_bars(entries: Sequence[Entry]) -> str:
         if len(protocols) > 1 and len(of_data) > MAX_BARS:
             name, shown = max(protocols.items(), key=lambda part: len(part[1]))
             note = f' <span class="sizes"><code>{escape(name)}</code>, the others as above</span>'
-        several = len(group_by(shown, "protocol")) > 1
-        bars = "".join(_bars_html(name, value, shown, several) for name, value in _COSTS.items())
+        bars = "".join(_bars_html(name, shown) for name in _costs(shown[0]))
         parts.append(f'<h3>{escape(data)}{note}</h3><div class="panels thirds">{bars}</div>')
     return "".join(parts)
 
 
-def _bars_html(
-    name: str, value: Callable[[Entry], float | None], entries: Sequence[Entry], several: bool
-) -> str:
-    longest = max((value(entry) or 0.0 for entry in entries), default=0.0) or 1.0
+def _bars_html(cost: str, entries: Sequence[Entry]) -> str:
+    values = [_costs(entry)[cost] for entry in entries]
+    longest = max(value or 0.0 for value in values) or 1.0
+    several = len(group_by(entries, "protocol")) > 1
     rows = []
-    for entry in entries:
-        protocol = f' <span class="protocol">{escape(entry.protocol)}</span>' if several else ""
-        width = (value(entry) or 0.0) / longest * 100
+    for entry, value in zip(entries, values, strict=True):
+        protocol = f' <span class="protocol">{escape(entry.result.protocol)}</span>'
+        width = (value or 0.0) / longest * 100
         rows.append(
-            f'<li><span class="name">{swatch(entry.style)}<span>{escape(entry.label)}{protocol}'
-            '</span></span><svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" '
-            f'aria-hidden="true"><rect class="rail" width="100" height="10"/><rect class="mark" '
-            f'width="{width:.2f}" height="10" fill="{entry.style.colour}"/></svg>'
-            f'<span class="number">{amount(value(entry))}</span></li>'
+            f'<li><span class="name">{swatch(entry.style)}<span>{escape(entry.label)}'
+            f"{protocol if several else ''}</span></span>"
+            f'<span class="bar"><span class="mark" style="width:{width:.2f}%;'
+            f'background:{entry.style.colour}"></span></span>'
+            f'<span class="number">{amount(value)}</span></li>'
         )
-    head = f"<figcaption>{escape(name)}</figcaption>"
+    head = f"<figcaption>{escape(cost)}</figcaption>"
     return f'<figure class="cost">{head}<ul>{"".join(rows)}</ul></figure>'
-
-
-def panels_html(figures: Sequence[str]) -> str:
-    """Figures side by side as far as the screen is wide."""
-    return f'<div class="panels">{"".join(figures)}</div>' if figures else ""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from unskew.report.chart import all_series
 from unskew.report.comparison import (
     cost_bars,
     learning_curves,
@@ -17,10 +16,10 @@ from unskew.report.comparison import (
     runs_table,
     side_by_side,
 )
-from unskew.report.entries import Entry, group_by, method_names, read_entries
-from unskew.report.palette import Style, styles
-from unskew.report.sections import Extras, attacks, chapters, client_view, provenance
+from unskew.report.entries import Entry, FinishedRun, group_by, read_entries
+from unskew.report.sections import Extras, chapters_html, client_html, provenance
 from unskew.report.summary import summarise
+from unskew.types import UnskewError
 
 TITLE = "Federated recommendation: the runs compared"
 NO_EXTRAS = Extras()
@@ -35,18 +34,15 @@ class Section(NamedTuple):
     about: str = ""
 
 
-def render(
-    runs: Sequence[Mapping[str, Any]], title: str = TITLE, extras: Extras = NO_EXTRAS
-) -> str:
-    """An HTML page on finished runs, each ``{"summary": result, "rounds": {seed: rows}}``.
+def render(runs: Sequence[FinishedRun], title: str = TITLE, extras: Extras = NO_EXTRAS) -> str:
+    """An HTML page on finished runs; ``extras`` is what the page shows beside them.
 
-    ``summary`` is the object in a run's ``result.json``, ``rounds`` its rows by seed. ``extras``
-    is what the page shows beside them. Values that are missing or not a number appear as a dash.
     The same input always gives the same page.
     """
-    looks = _page_styles(runs, extras)
-    entries = read_entries(runs, looks)
-    sections = [section for section in _sections(entries, extras, looks) if section.body]
+    if not runs:
+        raise UnskewError("There is no run to report on; give at least one finished run.")
+    entries = read_entries(runs)
+    sections = [section for section in _sections(entries, extras) if section.body]
     style, script = _asset("page.css"), _asset("page.js")
     links = "".join(f'<a href="#{s.key}">{escape(s.title)}</a>' for s in sections[1:])
     return (
@@ -64,9 +60,7 @@ def render(
     )
 
 
-def _sections(
-    entries: Sequence[Entry], extras: Extras, looks: Mapping[str, Style]
-) -> list[Section]:
+def _sections(entries: Sequence[Entry], extras: Extras) -> list[Section]:
     lead = "".join(f'<p class="lead">{sentence}</p>' for sentence in summarise(entries))
     return [
         Section("summary", "In short", lead),
@@ -83,7 +77,7 @@ def _sections(
         Section(
             "privacy",
             "Privacy against quality",
-            attacks(extras.privacy, looks) + noise_charts(entries),
+            chapters_html(extras.privacy, folded=True) + noise_charts(entries),
             "Noise on uploads hides what a client has, and costs quality. Attacks, where there are "
             "any, are a curious server's, which tries to tell a client's items from its uploads.",
         ),
@@ -98,12 +92,12 @@ def _sections(
         Section(
             "client",
             "One client, closely",
-            "" if extras.client is None else client_view(extras.client, entries),
+            "" if extras.client is None else client_html(extras.client, entries),
         ),
         Section(
             "tables",
             "The paper's tables, remade",
-            chapters(extras.chapters, looks),
+            chapters_html(extras.chapters),
             "In brackets stands what the paper prints.",
         ),
         Section("origin", "How each run was made", provenance(entries, extras.commands)),
@@ -118,22 +112,12 @@ def _section_html(section: Section) -> str:
     )
 
 
-def _page_styles(runs: Sequence[Mapping[str, Any]], extras: Extras) -> dict[str, Style]:
-    """One style per method or other key, the same all over the page."""
-    attacked = (dot.method for study in extras.privacy for dot in study.dots)
-    charts = (chart for chapter in extras.chapters for chart in chapter.charts)
-    drawn = (series.key for chart in charts for series in all_series(chart))
-    return styles([*method_names(runs), *attacked, *drawn])
-
-
 def _counts(entries: Sequence[Entry]) -> str:
-    counts = (
-        (len(entries), "run", "runs"),
-        (len(group_by(entries, "method")), "method", "methods"),
-        (len(group_by(entries, "data")), "data set", "data sets"),
-        (len(group_by(entries, "protocol")), "protocol", "protocols"),
-    )
-    return " · ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts)
+    numbers = {"run": len(entries)} | {
+        name: len(group_by(entries, field))
+        for name, field in (("method", "method"), ("data set", "data"), ("protocol", "protocol"))
+    }
+    return " · ".join(f"{n} {name}{'s' * (n != 1)}" for name, n in numbers.items())
 
 
 def _policy(script: str) -> str:

@@ -1,4 +1,4 @@
-"""The report in three sentences: which run is best, what the leak adds, what a round costs."""
+"""The report in a few sentences: which run is best, what the leak adds, what a round costs."""
 
 from __future__ import annotations
 
@@ -6,150 +6,103 @@ from collections.abc import Sequence
 from html import escape
 
 from unskew.report.comparison import Pair, find_pairs
-from unskew.report.entries import LEAKY, Entry, Figure, amount, group_by, metric
-
-MAX_DATA_SETS_WITH_RIVALS = 2
-"""With more data sets, the first sentence names winners only, not the runner-up of each."""
+from unskew.report.entries import LEAKY, Entry, amount, group_by, kilobytes, spread
 
 MAX_NEGLIGIBLE_KB = 0.1
 """Up to this many kilobytes sent, a method counts as sending nothing: it is central or local."""
 
 
 def summarise(entries: Sequence[Entry]) -> list[str]:
-    """The sentences as HTML."""
-    scored = [entry for entry in entries if entry.score.mean is not None]
+    """The sentences as HTML: one per data set, then the leak and the cost."""
     # Entries are sorted, so the first of a data set is its best under an honest protocol.
-    winners = [of_data[0] for of_data in group_by(scored, "data").values()]
-    if not winners:
-        return ["These runs hold no figures yet."]
-    return [_best(scored, winners), *_leak(entries, winners), _cost(scored, winners[0])]
+    winners = [of_data[0] for of_data in group_by(entries, "data").values()]
+    verdicts = [_verdict(winner, _rivals(entries, winner)) for winner in winners]
+    leak, cost = _leak(entries, winners), _cost(_rivals(entries, winners[0]))
+    return [*verdicts, *([leak] if leak else []), cost]
 
 
-def _rivals(scored: Sequence[Entry], entry: Entry) -> list[Entry]:
-    """Runs with a figure on the same data under the same protocol, best first."""
-    return [e for e in scored if (e.data, e.protocol) == (entry.data, entry.protocol)]
+def _rivals(entries: Sequence[Entry], entry: Entry) -> list[Entry]:
+    """Runs on the same data under the same protocol, best first."""
+    same = group_by(entries, "data")[entry.result.data]
+    return group_by(same, "protocol")[entry.result.protocol]
 
 
-def _best(scored: Sequence[Entry], winners: Sequence[Entry]) -> str:
-    honest = [entry for entry in winners if not entry.leaky]
-    leaky = [entry for entry in winners if entry.leaky]
-    if len(honest) > MAX_DATA_SETS_WITH_RIVALS:
-        clauses = [_winners_by_method(scored, honest)]
+def _verdict(best: Entry, rivals: Sequence[Entry]) -> str:
+    data, protocol = escape(best.result.data), escape(best.result.protocol)
+    where = f"On {data} under the <code>{protocol}</code> protocol"
+    name = f"<strong>{escape(best.label)}</strong>"
+    if len(rivals) == 1:
+        said = f"{name} reaches NDCG@10 {spread(best.score)} (no other method to compare with)"
     else:
-        clauses = [_verdict(entry, _rivals(scored, entry)) for entry in honest]
-    clauses += [_verdict(entry, _rivals(scored, entry)) for entry in leaky]
+        kind = "methods" if len(group_by(rivals, "method")) == len(rivals) else "runs"
+        said = (
+            f"{name} is the best of {len(rivals)} {kind} with NDCG@10 {spread(best.score)}, ahead "
+            f"of {escape(rivals[1].label)} with {spread(rivals[1].score)}"
+            f"{_certainty(best, rivals[1])}"
+        )
     warning = (
         "; but that protocol lets training find out the held-out item, so read it "
         "beside the literature only and run <code>leak-free</code> to see what was learned"
     )
-    said = "; ".join(clauses)
-    return f"{said[0].upper()}{said[1:]}{warning if leaky else ''}."
+    return f"{where}, {said}{warning if best.leaky else ''}."
 
 
-def _winners_by_method(scored: Sequence[Entry], winners: Sequence[Entry]) -> str:
-    """Many data sets in one clause: which method is best on which."""
-    parts = []
-    for same in sorted(group_by(winners, "label").values(), key=lambda some: -len(some)):
-        where = [f"{escape(entry.data)} ({entry.score})" for entry in same]
-        parts.append(f"<strong>{escape(same[0].label)}</strong> on {_enumerate(where)}")
-    counts = [len(_rivals(scored, entry)) for entry in winners]
-    most = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else f"{counts[0]}"
-    protocols = _enumerate([f"<code>{escape(p)}</code>" for p in group_by(winners, "protocol")])
-    return f"of {most} runs under {protocols}, the best by NDCG@10 is {'; '.join(parts)}"
-
-
-def _enumerate(parts: Sequence[str]) -> str:
-    """Parts as "a, b and c"."""
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
-
-
-def _verdict(best: Entry, rivals: Sequence[Entry]) -> str:
-    where = f"on {escape(best.data)} under the <code>{escape(best.protocol)}</code> protocol"
-    name = f"<strong>{escape(best.label)}</strong>"
-    if len(rivals) == 1:
-        return f"{where}, {name} reaches NDCG@10 {best.score} (no other method to compare with)"
-    second = next(entry for entry in rivals if entry is not best)
-    kind = "methods" if len(group_by(rivals, "method")) == len(rivals) else "runs"
-    return (
-        f"{where}, {name} is the best of {len(rivals)} {kind} with NDCG@10 {best.score}, ahead of "
-        f"{escape(second.label)} with {second.score}{_certainty(best.score, second.score)}"
-    )
-
-
-def _certainty(first: Figure, second: Figure) -> str:
-    lead = (first.mean or 0.0) - (second.mean or 0.0)
+def _certainty(first: Entry, second: Entry) -> str:
+    lead = first.score.mean - second.score.mean
     if lead == 0:
         return " (a tie)"
-    if first.std is None or second.std is None:
+    if min(len(first.result.seeds), len(second.result.seeds)) == 1:
         return " (one seed says nothing about chance)"
-    return " (a lead within the spread over seeds)" if lead <= first.std + second.std else ""
+    within = lead <= first.score.std + second.score.std
+    return " (a lead within the spread over seeds)" if within else ""
 
 
-def _leak(entries: Sequence[Entry], winners: Sequence[Entry]) -> list[str]:
-    """One sentence on the paper's protocol against leak-free, ranked alike.
-
-    Each data set is told by its winner's pair of runs, or by the pair with the largest drop.
-    """
-    pairs, many = [], len(winners) > MAX_DATA_SETS_WITH_RIVALS
-    for winner in winners:
-        found = find_pairs([entry for entry in entries if entry.data == winner.data])
-        known = [pair for pair in found if pair.drop is not None]
-        own = [pair for pair in known if pair.free is winner and not many]
-        pairs += sorted(own or known, key=lambda pair: -(pair.drop or 0.0))[:1]
+def _leak(entries: Sequence[Entry], winners: Sequence[Entry]) -> str:
+    """One sentence on the paper's protocol against leak-free among the same candidates; "" without
+    runs under both. Each data set is told by its winner's pair of runs, or by the pair with the
+    largest drop."""
+    pairs = []
+    for of_data, winner in zip(group_by(entries, "data").values(), winners, strict=True):
+        found = find_pairs(of_data)
+        pairs += ([pair for pair in found if pair.free is winner] or found)[:1]
     if not pairs:
-        return []
-    sampled = all(pair.part == "sampled99" for pair in pairs)
-    lead = (
-        f"Ranked {'among 99 sampled candidates' if sampled else 'alike'} both times, "
-        f"under <code>{LEAKY}</code> "
-    )
-    clear = [pair for pair in pairs if _beyond_spread(pair)]
+        return ""
+    lead = f"Ranked among 99 sampled candidates both times, under <code>{LEAKY}</code> "
+    clear = sorted(filter(_beyond_spread, pairs), key=lambda pair: -pair.drop)
     if not clear:
         said = "; ".join(_both_figures(pair) for pair in pairs)
-        return [f"{lead}{said}: no gap beyond the spread, so no leak shows."]
-    if many:
-        clear = sorted(clear, key=lambda pair: -(pair.drop or 0.0))
+        return f"{lead}{said}: no gap beyond the spread, so no leak shows."
     gaps = "; ".join(f"{_both_figures(pair)}, {pair.drop:+.4f}" for pair in clear)
-    rows = any(free.summary.get("notes") != paper.summary.get("notes") for free, paper in clear)
+    rows = any(free.result.notes != paper.result.notes for free, paper in clear)
     extra = ", together with the rows the notes below say one protocol drops" if rows else ""
     gap = "these gaps are" if len(clear) > 1 else "that gap is"
-    return [
+    return (
         f"{lead}{gaps}: {gap} the leak{extra}, since training there never draws the held-out item "
         "as a negative and so learns which one it is."
-    ]
+    )
 
 
 def _beyond_spread(pair: Pair) -> bool:
-    low, high = pair.figures("ndcg@10")
-    return (pair.drop or 0.0) > (low.std or 0.0) + (high.std or 0.0)
+    return pair.drop > sum(entry.result.sampled99["ndcg@10"].std for entry in pair)
 
 
 def _both_figures(pair: Pair) -> str:
-    low, high = pair.figures("ndcg@10")
-    return (
-        f"{escape(pair.free.label)} on {escape(pair.free.data)} shows NDCG@10 {metric(high.mean)} "
-        f"instead of {metric(low.mean)}"
-    )
+    free, paper = (entry.result.sampled99["ndcg@10"].mean for entry in pair)
+    name, data = escape(pair.free.label), escape(pair.free.result.data)
+    return f"{name} on {data} shows NDCG@10 {paper:.4f} instead of {free:.4f}"
 
 
-def _cost(scored: Sequence[Entry], best: Entry) -> str:
-    sent = {
-        entry.label: entry.kilobytes("bytes_up") or 0.0
-        for entry in _rivals(scored, best)
-        if (entry.kilobytes("bytes_up") or 0.0) > MAX_NEGLIGIBLE_KB
-    }
+def _cost(rivals: Sequence[Entry]) -> str:
+    """Time and traffic of the best run, and who sends least if that is another."""
+    best, result = rivals[0], rivals[0].result
+    sent = [(kilobytes(entry.result.bytes_up) or 0.0, entry.label) for entry in rivals]
+    least, label = min((one for one in sent if one[0] > MAX_NEGLIGIBLE_KB), default=sent[0])
     compared = ""
-    if len(sent) > 1:
-        label, least = min(sent.items(), key=lambda part: part[1])
-        if len(set(map(amount, sent.values()))) == 1:
-            compared = " (all methods there send as much)"
-        elif amount(least) == amount(best.kilobytes("bytes_up")):
-            compared = " (no other sent less)"
-        else:
-            compared = f" (the least was {amount(least)}\xa0KB sent, by {escape(label)})"
+    if least < sent[0][0] and amount(least) != amount(sent[0][0]):
+        compared = f" (the least was {amount(least)}\xa0KB sent, by {escape(label)})"
     return (
-        f"On {escape(best.data)} a round of {escape(best.label)} took "
-        f"{amount(best.value('seconds_per_round'))}\xa0s to simulate, and each "
-        f"client taking part sent {amount(best.kilobytes('bytes_up'))}\xa0KB "
-        f"and received {amount(best.kilobytes('bytes_down'))}\xa0KB{compared}."
+        f"On {escape(result.data)} a round of {escape(best.label)} took "
+        f"{amount(result.seconds_per_round)}\xa0s to simulate, and each "
+        f"client taking part sent {amount(kilobytes(result.bytes_up))}\xa0KB "
+        f"and received {amount(kilobytes(result.bytes_down))}\xa0KB{compared}."
     )

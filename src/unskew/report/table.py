@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html import escape
+from itertools import groupby
 from typing import Literal, NamedTuple, TypeAlias
 
 from unskew.report.palette import Style, swatch
+from unskew.runs import Summary
 
 MISSING = "–"
 """Stands for a value that is missing or not a number."""
@@ -50,6 +52,12 @@ class Cell(NamedTuple):
         notes += [f"({published:.{digits}f})"] if published is not None else []
         text = MISSING if value is None else f"{value:.{digits}f}"
         return cls(text, value, " ".join(notes), bold)
+
+    @classmethod
+    def over_seeds(cls, metric: Summary, digits: int = 4, bold: bool = False) -> Cell:
+        """Mean of a metric, and its standard deviation if there are several seeds."""
+        std = metric.std if len(metric.values) > 1 else None
+        return cls.number(metric.mean, digits, std, bold=bold)
 
 
 Value: TypeAlias = Cell | str | float | None
@@ -106,7 +114,10 @@ def to_markdown(table: Table, heading: str = "###") -> str:
     def line(texts: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
-    rows = [line([_markdown_cell(cell) for cell in row]) for row in table.rows]
+    def text(cell: Cell) -> str:
+        return (cell._replace(text=f"**{cell.text}**") if cell.bold else cell).line
+
+    rows = [line([text(cell) for cell in row]) for row in table.rows]
     body = [line([c.name for c in table.columns]), "|" + "---|" * len(table.columns), *rows]
     title = f"{heading} {table.title}".strip() if table.title else ""
     notes = "\n".join(f"* {note}" for note in table.notes)
@@ -122,10 +133,10 @@ def to_html(table: Table, key: str, classes: str = "") -> str:
     title = f"<h4>{inline(table.title)}</h4>" if table.title else ""
     about = f'<p class="note">{inline(table.about)}</p>' if table.about else ""
     notes = "".join(f"<li>{inline(note)}</li>" for note in table.notes)
-    body = "".join(
-        f"<tr>{''.join(_html_cell(c, h.kind, at) for at, (c, h) in _numbered(row, table))}</tr>"
-        for row in table.rows
-    )
+    body = ""
+    for row in table.rows:
+        cells = enumerate(zip(row, table.columns, strict=True))
+        body += f"<tr>{''.join(_html_cell(c, head.kind, at == 0) for at, (c, head) in cells)}</tr>"
     return (
         f'{title}{about}<div class="scroll" role="region" aria-labelledby="{key}-caption" '
         f'tabindex="0"><table class="sortable {classes}{many}"><caption id="{key}-caption"><span>'
@@ -158,41 +169,26 @@ def _kind(rows: Sequence[Sequence[Cell]], at: int) -> Literal["text", "number"]:
     return "text" if at == 0 or any(isinstance(value, str) for value in values) else "number"
 
 
-def _markdown_cell(cell: Cell) -> str:
-    return (cell._replace(text=f"**{cell.text}**") if cell.bold else cell).line
-
-
-def _numbered(row: Sequence[Cell], table: Table) -> enumerate[tuple[Cell, Column]]:
-    return enumerate(zip(row, table.columns, strict=True))
-
-
 def _html_head(columns: Sequence[Column]) -> str:
-    spans: list[tuple[str, int]] = []
-    for column in columns:
-        if spans and spans[-1][0] == column.group:
-            spans[-1] = (column.group, spans[-1][1] + 1)
-        else:
-            spans.append((column.group, 1))
+    """Column heads with sort buttons, below the names of column groups if there are any."""
+    spans = [(name, len(list(same))) for name, same in groupby(columns, lambda c: c.group)]
+    widths = "".join(f'<colgroup span="{width}"></colgroup>' for _, width in spans)
     groups = "".join(
         f'<th scope="colgroup" colspan="{width}">{inline(name)}</th>' for name, width in spans
     )
     groups = f"<tr>{groups}</tr>" if any(name for name, _ in spans) else ""
-    heads = "".join(
-        f'<th scope="col" class="{column.kind}" data-head="{escape(column.name)}">'
-        f'<button type="button" data-first="{_first_order(column)}">{inline(column.name)}'
-        "</button></th>"
-        for column in columns
-    )
-    widths = "".join(f'<colgroup span="{width}"></colgroup>' for _, width in spans)
+    heads = ""
+    for column in columns:
+        falling = column.kind == "number" and column.better == "high"
+        heads += (
+            f'<th scope="col" class="{column.kind}" data-head="{escape(column.name)}">'
+            f'<button type="button" data-first="{"descending" if falling else "ascending"}">'
+            f"{inline(column.name)}</button></th>"
+        )
     return f"{widths}<thead>{groups}<tr>{heads}</tr></thead>"
 
 
-def _first_order(column: Column) -> str:
-    """Sort order of the first click."""
-    return "descending" if column.kind == "number" and column.better == "high" else "ascending"
-
-
-def _html_cell(cell: Cell, kind: str, at: int) -> str:
+def _html_cell(cell: Cell, kind: str, first: bool) -> str:
     key = "" if cell.value is None else escape(str(cell.value))
     text = f"<strong>{inline(cell.text)}</strong>" if cell.bold else inline(cell.text)
     if cell.style is not None:
@@ -201,5 +197,5 @@ def _html_cell(cell: Cell, kind: str, at: int) -> str:
         text += f' <span class="tag">{escape(cell.tag)}</span>'
     if cell.note:
         text += f' <span class="spread">{inline(cell.note)}</span>'
-    start, end = ('th scope="row"', "th") if at == 0 else ("td", "td")
+    start, end = ('th scope="row"', "th") if first else ("td", "td")
     return f'<{start} class="{kind}" data-key="{key}">{text}</{end}>'

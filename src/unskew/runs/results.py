@@ -127,6 +127,11 @@ class Result:
     privacy: Mapping[str, Any] | None = None
     """The privacy account, if uploads are noisy or clipped."""
 
+    @property
+    def noise(self) -> float:
+        """Strength of the noise added to uploads, 0 without."""
+        return float(self.privacy["noise"]) if self.privacy else 0.0
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object. ``privacy`` and figures of earlier versions are left out where unknown."""
         values = dataclasses.asdict(self).items()
