@@ -136,7 +136,8 @@ class GPFedRec(Method):
     def upload_base(self, download: Server, user: int, dense: Float32) -> Float32:
         """r_u + f (g - r_u)."""
         own = own_tables(download, np.array([user])).reshape(download.Q.shape)
-        return download.Q + own * (1 - dense[0])
+        table: Float32 = download.Q + own * (1 - dense[0])
+        return table
 
     def score(self, download: Server, private: Private) -> Float32:
         """Scores by the device's own table, r_u + f (g - r_u) + its trained rows."""

@@ -107,8 +107,8 @@ def _compare_users(specs: tuple[RunSpec, RunSpec], places: Places) -> Record:
     folders = [places.users(spec) for spec in specs]
     mine, other = (read_users(folder).select("user", _MEASURED) for folder in folders)
     both = mine.join(other, on="user", suffix="_other", maintain_order="left")
-    values = [both[name].to_numpy() for name in (_MEASURED, f"{_MEASURED}_other")]
-    test = paired_test(*values)
+    ours_by_user, theirs_by_user = both[_MEASURED].to_numpy(), both[f"{_MEASURED}_other"].to_numpy()
+    test = paired_test(ours_by_user, theirs_by_user)
     seeds, seeds_against = (list(read_spec(folder)[0].seeds) for folder in folders)
     return {
         "data": ours.data,
@@ -118,8 +118,8 @@ def _compare_users(specs: tuple[RunSpec, RunSpec], places: Places) -> Record:
         "seeds": seeds,
         "seeds_against": seeds_against,
         "users": test.n_users,
-        "ours": float(values[0].mean()),
-        "theirs": float(values[1].mean()),
+        "ours": float(ours_by_user.mean()),
+        "theirs": float(theirs_by_user.mean()),
         "difference": test.difference,
         "interval": [test.ci_low, test.ci_high],
         "p_value": test.p_value,

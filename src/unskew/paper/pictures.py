@@ -109,8 +109,8 @@ def _item_panel(points: Record) -> Panel:
         ("user", "user"): user,
     }
     series = [
-        Series(*names, *zip(*places, strict=True), "points")  # type: ignore[arg-type]
-        for names, places in kinds.items()
+        Series(label, key, [x for x, _ in places], [y for _, y in places], "points")
+        for (label, key), places in kinds.items()
         if places
     ]
     return Panel(points["title"], "", "", tuple(series))

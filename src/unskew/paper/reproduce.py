@@ -80,9 +80,9 @@ def find_jobs(exhibits: Sequence[Exhibit], plan: Plan, places: Places) -> list[J
     jobs: dict[Hashable, Job] = {}
 
     def add(cell: RunOrTask, exhibit: Exhibit) -> None:
-        store, keep, key = exhibit.store, False, (cell_identity(cell), ())
+        store, keep = exhibit.store, False
+        key = (cell_identity(cell), cell.seeds if isinstance(cell, RunSpec) else ())
         if isinstance(cell, RunSpec):
-            key = (cell_identity(cell), cell.seeds)
             # Runs with default settings are rows of the main table, whichever exhibit needs them.
             # With all their seeds they serve a later comparison as well.
             store = exhibit.store if cell.settings or cell.ldp else "main"

@@ -76,7 +76,7 @@ def _ablation_table(rows: list[RunRow], protocol: str) -> Table:
         printed = published.pair("ablation", STYLE_KEYS[variant], data)
         both = printed if printed and protocol == "paper" else (None, None)
         cells = [
-            Cell.number(row and row.mean(metric), 3, published=p)
+            Cell.number(None if row is None else row.mean(metric), 3, published=p)
             for metric, p in zip(METRICS.values(), both, strict=True)
         ]
         return Cell(" / ".join(cell.line for cell in cells), cells[0].value)

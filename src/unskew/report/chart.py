@@ -9,7 +9,7 @@ import io
 import re
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any, Literal, NamedTuple
 
@@ -93,6 +93,12 @@ _POINT_AREAS = {"other": 8.0, "interacted": 16.0, "user": 160.0, "best": 120.0}
 _INK, _GRID, _BACK = "#010203", "#040506", "#070809"
 """Placeholder colours of text, grid lines and background, replaced in the finished SVG."""
 _FILE_COLOURS = {_INK: "#1b1d21", _GRID: "#d9dbdf", _BACK: "#ffffff"}
+_SVG_NOISE = re.compile(
+    r'<defs>\s*<clipPath.*?</defs>| clip-path="[^"]*"| id="(?!m[0-9a-f]{10}")[^"]*"'
+    r'| transform="rotate\(-0 [^"]*"|font-family: [^;]*; |^\s+',
+    re.DOTALL | re.MULTILINE,
+)
+"""What matplotlib writes beyond shapes and text; the ids of markers are needed."""
 _PAGE_COLOURS = {_INK: "currentColor", _GRID: "var(--grid)", _BACK: "var(--card)"}
 
 
@@ -103,8 +109,8 @@ def draw_svg(chart: Chart) -> str:
     # Room above for the title and below for rows of three legend entries per column.
     entries = len({series.label for panel in chart.panels for series in panel.all_series})
     height = down * (PANEL_HEIGHT + 20) + 30 + 16 * -(-entries // (3 * across))
-    drawn = _draw(chart, across, down, (across * PANEL_WIDTH + 20, height), "unskew")
-    return _finish(drawn, chart, "chart", _FILE_COLOURS, ' xmlns="http://www.w3.org/2000/svg"')
+    svg = _draw(chart, across, down, (across * PANEL_WIDTH + 20, height), "chart")
+    return svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
 
 
 def draw_inline(panel: Panel, key: str) -> str:
@@ -113,21 +119,21 @@ def draw_inline(panel: Panel, key: str) -> str:
     ``key`` is the id of the chart within the page.
     """
     chart = Chart(panel.title, (panel,))
-    drawn = _draw(chart, 1, 1, (PANEL_WIDTH, PANEL_HEIGHT), key, bare=True)
-    return _finish(drawn, chart, key, _PAGE_COLOURS, "")
+    return _draw(chart, 1, 1, (PANEL_WIDTH, PANEL_HEIGHT), key, bare=True)
 
 
 def _draw(
-    chart: Chart, across: int, down: int, size: tuple[int, int], salt: str, bare: bool = False
+    chart: Chart, across: int, down: int, size: tuple[int, int], key: str, bare: bool = False
 ) -> str:
-    """The SVG as matplotlib writes it; ``bare``: without title, legend and background."""
+    """The SVG reduced to shapes and text, with a title and a description for screen readers.
+    ``bare``: in the colours of its page, without heading, legend and background."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
     inked = ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
     settings = dict.fromkeys((*inked, "axes.edgecolor"), _INK) | {
         "svg.fonttype": "none",
-        "svg.hashsalt": salt,
+        "svg.hashsalt": key,
         "text.parse_math": False,
         "lines.scale_dashes": False,
         "axes.facecolor": "none",
@@ -161,8 +167,18 @@ def _draw(
                 frameon=False,
             )
         file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    return file.getvalue()
+        figure.savefig(file, format="svg")
+    drawn = file.getvalue().replace("xlink:href", "href")
+    body = _SVG_NOISE.sub("", drawn[drawn.index("<g ") :])
+    body = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: _round_coordinates(found[0]), body)
+    for placeholder, colour in (_PAGE_COLOURS if bare else _FILE_COLOURS).items():
+        body = body.replace(placeholder, colour)
+    return (
+        f'<svg viewBox="0 0 {size[0]} {size[1]}" role="img" stroke-linejoin="round" '
+        f'font-family="system-ui, sans-serif" aria-labelledby="{key}-title {key}-desc">'
+        f'<title id="{key}-title">{escape(chart.title)}</title>'
+        f'<desc id="{key}-desc">{escape(_description(chart))}</desc>{body}'
+    )
 
 
 def _draw_panel(axis: Any, panel: Panel, bare: bool) -> dict[str, Any]:
@@ -247,40 +263,10 @@ def _draw_series(axis: Any, series: Series, at: int) -> Any:
     return line
 
 
-def _finish(drawn: str, chart: Chart, key: str, colours: Mapping[str, str], attributes: str) -> str:
-    """The SVG reduced to shapes and text, with a title and a description for screen readers."""
-    size = re.search(r'viewBox="([^"]*)"', drawn)
-    assert size is not None
-    body = drawn[drawn.index(">", size.end()) + 1 :]
-    for noise in (
-        r"<metadata>.*?</metadata>",
-        r"<style.*?</style>",
-        r"<clipPath.*?</clipPath>",
-        r"<!--.*?-->",
-        r' clip-path="[^"]*"',
-        r' id="(?!m[0-9a-f]{10}")[^"]*"',
-        r"<defs>\s*</defs>",
-        r' transform="rotate\(-0 [^"]*"',
-        r"font-family: [^;\"]*; ",
-    ):
-        body = re.sub(noise, "", body, flags=re.DOTALL)
-    body = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", body.replace("xlink:href", "href"))
-    body = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: _shortened(found[0]), body)
-    body = re.sub(r"\s*\n\s*", "\n", body)
-    for placeholder, colour in colours.items():
-        body = body.replace(placeholder, colour)
-    return (
-        f'<svg{attributes} viewBox="{size[1]}" role="img" stroke-linejoin="round" '
-        f'font-family="system-ui, sans-serif" aria-labelledby="{key}-title {key}-desc">'
-        f'<title id="{key}-title">{escape(chart.title)}</title>'
-        f'<desc id="{key}-desc">{escape(_description(chart))}</desc>{body.strip()}\n'
-    )
-
-
-def _shortened(attribute: str) -> str:
+def _round_coordinates(attribute: str) -> str:
     """Coordinates with one decimal, and without line breaks."""
     rounded = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}", attribute)
-    return re.sub(r"\s*\n\s*", "", rounded)
+    return rounded.replace("\n", "")
 
 
 def _description(chart: Chart) -> str:
@@ -337,7 +323,7 @@ def _values_table(panel: Panel) -> Table:
         ]
         return Table.of([first, *(Column(one.label) for one in series)], rows, caption=caption)
     columns = [Column("Series", "text"), first, Column(panel.y_label), Column("Point", "text")]
-    points = [
+    points: list[list[Cell | str]] = [
         [one.label, Cell(panel.x_text(x), x), Cell(f"{y:{places}}", y), _point_note(one, at)]
         for one in series
         for at, (x, y) in enumerate(zip(one.x, one.y, strict=True))

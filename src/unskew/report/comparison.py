@@ -184,10 +184,9 @@ def _curves_figure(entries: Sequence[Entry], key: str) -> str:
     for entry in entries:
         by_round = list(zip(*entry.curves, strict=False))
         mean, low, high = ([of(at) for at in by_round] for of in (fmean, min, max))
-        band = {"low": low, "high": high} if banded and low != high else {}
         rounds = range(1, len(by_round) + 1)
         line = Series(entry.label, entry.result.method, rounds, mean, variant=entry.variant)
-        lines.append(line._replace(**band))
+        lines.append(line._replace(low=low, high=high) if banded and low != high else line)
     panel = Panel(
         f"Learning curves on {result.data}, {result.protocol} protocol",
         "round",
