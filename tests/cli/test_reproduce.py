@@ -55,7 +55,8 @@ def test_one_method_against_the_others(tmp_path):
     reproduce(tmp_path, "--methods", "popularity", *cells[2:])
     done = reproduce(tmp_path, *cells, table="against")
     assert done.returncode == 0, done.stderr
-    assert "1/1 item-knn" in done.stderr, "the main table's run serves the comparison"
+    assert "1/2 item-knn" in done.stderr
+    assert "2/2 reproduce against" in done.stderr, "the main table's run serves the comparison"
     row = json.loads((tmp_path / "results/against.jsonl").read_text())
     figures = {
         one["method"]: one["metrics"]["ndcg@10"]["mean"]

@@ -86,6 +86,8 @@ MAX_POINTS_ALL_MARKED = 16
 """A line with up to this many points gets a marker at each."""
 MAX_LABEL_WIDTH = 36
 """Characters in a line of an axis label; a longer one would leave no room for the axes."""
+MAX_NOTE_WIDTH = 24
+"""Characters of a note that are drawn."""
 MAX_SERIES_WITH_NOTES = 4
 """In a panel with more series the notes would overlap and are left out."""
 _POINT_AREAS = {"other": 8.0, "interacted": 16.0, "user": 160.0, "best": 120.0}
@@ -203,7 +205,8 @@ def _draw_panel(axis: Any, panel: Panel, bare: bool) -> dict[str, Any]:
         few = len(panel.series) <= MAX_SERIES_WITH_NOTES
         for end in {0, len(series.notes) - 1} if few and series.notes else ():
             place = (series.x[end], series.y[end])
-            axis.annotate(series.notes[end], place, (-5, 5), textcoords="offset points", ha="right")
+            note = textwrap.shorten(series.notes[end], MAX_NOTE_WIDTH)
+            axis.annotate(note, place, (-5, 5), textcoords="offset points", ha="right")
     if panel.log_x:
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter("{x:g}")
