@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from unskew.audit import VARIANTS, SkewSpec, audit_skew, findings, skew_table
 from unskew.data import load
 from unskew.paper.plan import QUICK_ROUNDS, Exhibit, Places, Plan, Task
