@@ -63,7 +63,7 @@ def test_methods_that_need_single_uploads_refuse_secure_aggregation_by_name(
             {"secure": True, "max-weight": 9.0, "min-nodes": 3, "robust": "clip"},
             "neither with secure",
         ),
-        ({"max-weight": float("nan")}, "max-weight = nan .* finite and at least 0"),
+        ({"max-weight": float("nan")}, "max-weight = nan .* finite number of at least 0"),
         ({"max-norm": float("inf")}, "max-norm = inf"),
         ({"round-timeout": -5.0}, "round-timeout = -5.0 .* above 0"),
         ({"round-timeout": 0.0}, "round-timeout = 0.0 .* above 0"),
