@@ -17,7 +17,7 @@ def summarise(entries: Sequence[Entry]) -> list[str]:
     # Entries are sorted, so the first of a data set is its best under an honest protocol.
     winners = [of_data[0] for of_data in group_by(entries, "data").values()]
     verdicts = [_verdict(winner, _rivals(entries, winner)) for winner in winners]
-    leak, cost = _leak(entries, winners), _cost(_rivals(entries, winners[0]))
+    leak, cost = _leak(entries), _cost(_rivals(entries, winners[0]))
     return [*verdicts, *([leak] if leak else []), cost]
 
 
@@ -57,14 +57,11 @@ def _certainty(first: Entry, second: Entry) -> str:
     return " (a lead within the spread over seeds)" if within else ""
 
 
-def _leak(entries: Sequence[Entry], winners: Sequence[Entry]) -> str:
+def _leak(entries: Sequence[Entry]) -> str:
     """One sentence on the paper's protocol against leak-free among the same candidates; "" without
-    runs under both. Each data set is told by its winner's pair of runs, or by the pair with the
-    largest drop."""
-    pairs = []
-    for of_data, winner in zip(group_by(entries, "data").values(), winners, strict=True):
-        found = find_pairs(of_data)
-        pairs += ([pair for pair in found if pair.free is winner] or found)[:1]
+    runs under both. Each data set is told by the pair of runs with the largest drop."""
+    by_data = group_by(entries, "data").values()
+    pairs = [pair for of_data in by_data for pair in find_pairs(of_data)[:1]]
     if not pairs:
         return ""
     lead = f"Ranked among 99 sampled candidates both times, under <code>{LEAKY}</code> "
