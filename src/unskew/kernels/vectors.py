@@ -5,8 +5,8 @@ scalar. Here the order of every sum is fixed, in vectors of eight: the same on e
 a product is added to something, it is one fused operation with one rounding. Each function is a
 numba intrinsic that emits LLVM's vector types; ``tests/kernels`` compares them with plain NumPy.
 
-Plain numba loops were measured in their place, per call on 300 rows of 16 dimensions or a batch of
-256: ``move_rows`` takes 3 times as long, ``inner`` 4, ``sum_samples`` 5, ``score_samples`` 17.
+With plain numba loops in their place PFedCLR's round takes longer by 74 % (``move_rows``), 18 %
+(``score_samples``), 15 % (``inner``) and about 10 % (``sum_samples``).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from unskew.kernels.noise import (
     upload_norms,
 )
 from unskew.ragged import filter_entries
-from unskew.settings import Settings, parse_settings, setting
+from unskew.settings import Settings, setting
 from unskew.types import Bool, Cohort, Float64, Int64, UnskewError, Upload
 
 Kind = Literal["laplace", "gaussian"]
@@ -83,9 +83,6 @@ class LocalPrivacy(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_settings(
-            LocalPrivacy, {"kind": self.kind, "least_users": self.least_users}, "Local privacy"
-        )
         if (self.noise is None) == (self.epsilon is None):
             raise UnskewError("Local privacy needs either a noise strength or an epsilon.")
         if self.delta >= 1:
