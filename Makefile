@@ -40,8 +40,8 @@ types: $(READY)  ## mypy, strict
 test: lint types $(FLOWER)  ## lint, types, tests
 	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
-test-slow: $(FLOWER)  ## tests that take minutes: the wheel in a new environment
-	@$(BIN)/python -m pytest -m slow
+test-slow: $(FLOWER)  ## tests that take minutes: the wheel, real Flower nodes, kills, every table
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 mutants: $(FLOWER)  ## plant mistakes in the core and list those that no test notices
 	@$(BIN)/python -c "import mutmut" 2>/dev/null || $(BIN)/python -m pip install --quiet mutmut

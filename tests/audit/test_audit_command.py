@@ -11,6 +11,7 @@ import pytest
 from conftest import run_unskew
 
 
+@pytest.mark.slow
 def test_rows_are_kept_and_a_picture_is_made_of_them(tmp_path: Path) -> None:
     options = ("--method", "fedmf", "--rounds", 2, "--users", 12, "--set", "local_epochs=1")
     files = ("--rows", "rows.jsonl", "--picture", "privacy.svg")
@@ -26,6 +27,7 @@ def test_rows_are_kept_and_a_picture_is_made_of_them(tmp_path: Path) -> None:
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_a_run_is_audited_with_its_own_noise(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     settings = ("--method", "fedmf", "--rounds", 2, "--set", "local_epochs=1")

@@ -217,6 +217,7 @@ def test_the_words_say_where_an_assumption_fails(audits: dict[str, dict[str, Any
     assert "solved for again" in " ".join(findings(audits["fedrefit"]))
 
 
+@pytest.mark.slow
 def test_the_command_keeps_rows_and_a_line_per_round_and_client(tmp_path: Path) -> None:
     files = ("--rows", "rows.jsonl", "--each", "each.jsonl", "--json")
     few = ("--methods", "cf", "--rounds", "2", "--clients", "6", "--set", "local_epochs=1")

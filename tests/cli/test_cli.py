@@ -114,6 +114,7 @@ def _kill_after_round(folder: Path, round: int, process: subprocess.Popen) -> No
     process.wait()
 
 
+@pytest.mark.slow
 def test_killed_three_times_and_resumed_ends_with_the_same_bits(place):
     spec = ("--rounds", "60", "--set", "local_epochs=2", "--method", "fedmf")
     whole, _ = unskew("run", *spec, "--out", "whole", "--json", cwd=place)
@@ -222,7 +223,7 @@ def test_a_newcomer_is_folded_in_on_the_spot(finished, place):
         (("run", "--out", "run"), "already holds a run"),
         (("resume", "nowhere"), "There is no"),
         (("recommend", "run"), "Give one of"),
-        (("recommend", "run", "--items", "x"), 'has no item "x"'),
+        (("recommend", "run", "--items", "x"), 'no item "x"'),
         (("recommend", "run", "--all"), "needs --out"),
         (("compare", "run", "--metric", "luck"), "There is no metric"),
         (("audit", "leak", "--method", "fedx"), "There is no method"),

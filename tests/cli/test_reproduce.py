@@ -50,6 +50,7 @@ def test_cells_become_rows_once_and_failures_are_reported(tmp_path):
     assert len((tmp_path / "results/main.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_one_method_against_the_others(tmp_path):
     cells = ("--methods", "item-knn,popularity", "--protocol", "leak-free", "--data", "demo")
     reproduce(tmp_path, "--methods", "popularity", *cells[2:])
@@ -75,6 +76,7 @@ def test_one_method_against_the_others(tmp_path):
     assert len((tmp_path / "results/main.jsonl").read_text().splitlines()) == 2, "nothing ran again"
 
 
+@pytest.mark.slow
 def test_every_name_leaves_its_output_quickly_and_apart(tmp_path):
     pytest.importorskip("sklearn")
     cells = ("--quick", "--data", "demo", "--protocol", "leak-free")
@@ -108,6 +110,7 @@ def test_every_name_leaves_its_output_quickly_and_apart(tmp_path):
     assert "1/" not in again.stderr, "nothing ran again"
 
 
+@pytest.mark.slow
 def test_a_kill_loses_at_most_the_cell_being_run(tmp_path):
     words = "reproduce main --quick --data demo --methods popularity,item-knn,fedmf,pfedclr"
     command = [sys.executable, "-m", "unskew", *words.split(), "--results", "rows"]

@@ -44,6 +44,7 @@ def _wait_for_node(network: Loopback, number: int, config: dict[str, Any]) -> No
     network.wait_until(connected, f"the start of {name}", LONG)
 
 
+@pytest.mark.slow
 def test_lies_crashes_and_strangers(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "pfedclr", "rounds=5 local_epochs=1 dim=8 participation=1")
     server = tmp_path / "server"
