@@ -1,4 +1,4 @@
-"""Audits: does an evaluation leak, what do uploads give away, how skewed are user embeddings?"""
+"""Audits of evaluation leaks, of what uploads reveal, and of user-embedding skew."""
 
 from unskew.audit.attacks import auc_of_one
 from unskew.audit.leak import CHANCE, LeakAudit, audit_leak

@@ -1,4 +1,4 @@
-"""Attacks of a curious server on the uploads it receives, and how well they do.
+"""Attacks of a curious server on the uploads it receives, and measures of their success.
 
 An upload is D = Q_u - Q_g, one row per item. Rows that a client did not touch are zero. Where the
 score is an inner product, touched rows move along the client's own vector, positives one way and
@@ -8,8 +8,8 @@ the user has the item.
 
 Attack (d) trains shadow clients, after Yuan, Yang, Nguyen, Cui, Xu & Yin, "Interaction-level
 Membership Inference Attack Against Federated Recommender Systems", WWW 2023. The server trains
-clients that it makes up, whose items it therefore knows, on each round's own download. It fits a
-logistic regression to their uploads and applies it to the real ones.
+simulated clients, whose items it knows, on each round's own download. It fits a logistic
+regression to their uploads and applies it to the real ones.
 
 Arrays have the client axis first: ``D`` is clients × items × width. Success is measured user by
 user, against the items that the user trained on.
@@ -32,7 +32,7 @@ SENT_ROW_MARK = np.float32(1e-15)
 MIN_ROUNDS_FOR_TREND = 12
 """Minimum number of rounds for which a trend over time is fitted and removed."""
 SHADOW_CLIENTS = 48
-"""Number of clients that the server makes up for the shadow attack."""
+"""Number of clients that the server simulates for the shadow attack."""
 NEGATIVES_PER_POSITIVE = 5
 """Items that a shadow client lacks, per item that it has, in the classifier's training data."""
 RIDGE_PER_SAMPLE = 1e-3
@@ -40,12 +40,12 @@ RIDGE_PER_SAMPLE = 1e-3
 MAX_NEWTON_STEPS = 12
 """Maximum number of Newton steps of the logistic regression."""
 MIN_RECOVERED_PRECISION = 0.9
-"""Share of guessed items that must be right for a user's history to count as recovered."""
+"""Precision above which a user's history counts as recovered."""
 
 
 def dense_uploads(upload: Upload, clients: Int64, n_items: int) -> Float32:
-    """Item tables (clients × items × width) that some clients of an upload sent, zero in rows that
-    they did not send. ``clients`` are positions in the upload."""
+    """Uploaded item tables (clients × items × width) of some clients, with zeros in rows that were
+    not sent. ``clients`` are positions in the upload."""
     indptr, items, values = select(upload.rows, clients)
     D = np.zeros((len(clients), n_items, values.shape[1]), np.float32)
     D[owners(indptr), items] = values
@@ -66,10 +66,10 @@ def support(D: Float32) -> Float64:
 
 
 def main_direction(D: Float32, noise: float = 0.0) -> Float64:
-    """The first right singular vector of each client, with the sign that makes positives large.
+    """First right singular vector of each client's upload, oriented so that positives score high.
 
-    Positives are the smaller group, so most rows get a negative coordinate. Rows within the known
-    noise count by how far they lie.
+    Positives are the minority, so most rows should have a negative coordinate along the vector.
+    Rows are counted by tanh(coordinate / noise): those within the noise level count less.
     """
     gram = np.matmul(D.transpose(0, 2, 1), D).astype(np.float64)
     vectors = np.linalg.eigh(gram)[1][:, :, -1]
@@ -87,8 +87,8 @@ def direction(D: Float32, vectors: Float64) -> Float64:
 
 
 def inversion(D: Float32, vectors: Float64, Q: Float32) -> Float64:
-    """Attack (e): score each item of the trained table by the client's own vector, which is the
-    main direction up to scale. ``Q`` is the downloaded item table."""
+    """Attack (e): score each item by the inner product of its trained row (download ``Q`` + upload)
+    with the client's main direction, an estimate of the client's vector up to scale."""
     return direction(D, vectors) + vectors @ Q.T.astype(np.float64)
 
 
@@ -110,10 +110,10 @@ def presence(moves: Float64, there: Bool) -> Float64:
 
 
 def owner_scores(row: Float64, table: Float32) -> Float64:
-    """Scores of all items by a sum's row of a rare item.
+    """Inner products of all items with a rare item's row in the summed upload, scaled to norm 1.
 
-    The row of an item that one client has lies along that client's vector; with few clients it is
-    the sum of theirs.
+    If one client has the item, its row lies along that client's vector; if a few have it, the row
+    is the sum of their vectors.
     """
     scores = row[: table.shape[1]] @ table.T.astype(np.float64)
     return np.asarray(scores / (np.linalg.norm(scores) + 1e-30), np.float64)
@@ -129,8 +129,8 @@ def features(D: Float32, vectors: Float64) -> Float32:
 
 
 def auc_of_one(upload: Float32, owned: Bool) -> float:
-    """AUC against one upload (items × width) of the better of support and direction, the two
-    attacks that need nothing else."""
+    """AUC of the better of attacks (a) and (b), which need nothing but one upload (items ×
+    width)."""
     D = upload[None]
     scores = np.concatenate([support(D), direction(D, main_direction(D))])
     return float(auc(mid_ranks(scores), owned[None]).max())
@@ -139,7 +139,7 @@ def auc_of_one(upload: Float32, owned: Bool) -> float:
 class Classifier:
     """Logistic regression on standardised features and on each item's prior log-odds.
 
-    ``side`` is 1 if a method's positives are on the smaller side of the main direction, else -1.
+    ``side`` is 1 if positives score high along ``main_direction`` (AUC >= 0.5), else -1.
     ``prior_weight`` is the weight of the prior, which counts once however many uploads there are.
     """
 
@@ -172,7 +172,7 @@ class Classifier:
 
 
 class Shadows:
-    """Attack (d): clients that the server makes up and trains along, round by round.
+    """Attack (d): simulated clients with known items, trained each round on the real download.
 
     Their items are drawn by popularity, which is public, and their numbers of items from a common
     range. ``device`` transforms their uploads as real devices do, with noise of strength ``noise``.
@@ -232,20 +232,20 @@ class Shadows:
 
 
 class Success(NamedTuple):
-    """Figures over the attacked users, each with its 95 % interval."""
+    """Success of an attack: means over the attacked users, each with its 95 % interval."""
 
     auc: Interval
     """Probability that an item of the user scores above one that is not; chance is 0.5."""
     personal_auc: Interval
-    """Probability that an item of the user scores higher for this user than for a user without
-    it: what the server learns about this user, not about everybody. Chance is 0.5, and knowing
-    what is popular does not help."""
+    """Probability that an item scores higher for a user who has it than for a user who lacks it. It
+    measures what the server learns about this user rather than about all users: chance is 0.5, and
+    popularity alone gives 0.5."""
     precision: Interval
-    """Share of right items among the n best-scored, where n is how many items the user has."""
+    """Share of the user's items among its n highest scores, where n is the number it has."""
     recovered: Interval
-    """Share of users whose precision is above 90 %."""
+    """Share of users whose precision is above ``MIN_RECOVERED_PRECISION``."""
     heaviest: Interval
-    """Personal AUC of the tenth of users with most items, whose weight in a sum is largest."""
+    """Personal AUC over the 10 % of users with the most items, who weigh most in a sum."""
     users: int
 
     def to_json(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class Success(NamedTuple):
 
 
 def measure(scores: Float64, owned: Bool, seed: int = 0) -> Success:
-    """How well the item scores of one attack find the items that users have. ``scores`` and
+    """Measure how well the item scores of one attack find the items that users have. ``scores`` and
     ``owned`` are users × items; users without scores (NaN) are left out."""
     there = ~np.isnan(scores).any(axis=1)
     scores, owned = scores[there], owned[there]
@@ -281,7 +281,7 @@ def measure(scores: Float64, owned: Bool, seed: int = 0) -> Success:
 
 
 def owner_success(scores: Float64, items: Int64, owned: Bool) -> dict[str, Any]:
-    """Success against owners of a rare item, as JSON; the known item itself does not count.
+    """Measure success against owners of a rare item, as JSON; the known item itself does not count.
 
     ``scores`` and ``owned`` are clients × items, ``items`` is the rare item of each client.
     """
@@ -312,10 +312,10 @@ def auc(ranks: Float64, owned: Bool) -> Float64:
 
 
 def personal_auc(ranks: Float64, owned: Bool) -> Float64:
-    """For each user, how often it ranks its items higher than users do who lack them.
+    """For each user, the mean over its items of the share of non-owners with a lower-ranked item.
 
-    An owner beats as many non-owners as its place among all users is above its place among owners.
-    NaN for users without an item that some other user lacks.
+    The number of non-owners beaten is the user's rank for the item among all users minus its rank
+    among owners. NaN for users without an item that some other user lacks.
     """
     lacking = (~owned).sum(0)
     beaten = mid_ranks(ranks.T).T - mid_ranks(np.where(owned, ranks, np.inf).T).T
@@ -339,7 +339,7 @@ def _interval(values: Float64) -> Interval:
 
 
 def _precisions(scores: Float64, owned: Bool) -> Float64:
-    """For each row, the share of owned items among its n highest scores, n owned items in all."""
+    """For each row, the share of owned items among its n highest scores, if it owns n items."""
     n = owned.sum(1)
     best = np.argsort(-scores, axis=1, kind="stable")
     hits = np.take_along_axis(owned, best, axis=1) & (np.arange(scores.shape[1]) < n[:, None])

@@ -1,7 +1,7 @@
 """The evaluation-leak check.
 
-Interactions without structure teach nothing. A method that ranks held-out items of such data better
-than chance has been told the answer by its evaluation protocol.
+Nothing can be learned from random interactions. If a method still ranks their held-out items better
+than chance, the evaluation protocol has leaked these items into training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unskew.runs import OnRound, RunSpec, run
 from unskew.types import Interactions
 
 CHANCE = 0.1
-"""Chance that one of 100 items, the held-out one and 99 others, is among the first ten."""
+"""HR@10 of a random ranking of 100 items, the held-out one and 99 others."""
 
 
 class LeakAudit(NamedTuple):
@@ -48,7 +48,7 @@ class LeakAudit(NamedTuple):
 
 
 def _random_interactions(seed: int) -> Interactions:
-    """Twenty distinct items for every user, drawn uniformly, in random order of time."""
+    """Draw twenty distinct items for every user uniformly, in random time order."""
     n_users, n_items, per_user = 600, 300, 20
     random = generator(seed, Purpose.AUDIT_DATA)
     items = np.concatenate([random.permutation(n_items)[:per_user] for _ in range(n_users)])
@@ -70,7 +70,7 @@ def audit_leak(
     seed: int = 0,
     on_round: OnRound | None = None,
 ) -> LeakAudit:
-    """Train ``method`` on random interactions under ``protocol`` and judge its hit rates."""
+    """Train ``method`` on random interactions under ``protocol`` and measure its HR@10."""
     spec = RunSpec(method, settings, "random", protocol, (seed,))
     finished = run(spec, _random_interactions(seed), on_round=on_round)
     values = finished.outcomes[0].per_user

@@ -1,7 +1,7 @@
-"""The privacy audit: train a method while a curious server watches; one row per strength of noise.
+"""The privacy audit: train a method while a curious server attacks its uploads.
 
-A row is JSON: what was trained, its quality, and for every attack how well it does against single
-uploads and against sums (secure aggregation).
+Each noise strength gives one JSON row: the run, its quality, and the success of every attack on
+single uploads and on sums of uploads (secure aggregation).
 """
 
 from __future__ import annotations
@@ -129,14 +129,14 @@ def privacy_command(spec: RunSpec, users: int) -> str:
 
 
 def _same_for_all(popularity: Int64, n_users: int) -> Float64:
-    """Item scores, one row per user, that are the popularity of the item."""
+    """Users × items scores of the baseline attack: every row is the items' popularity."""
     return np.tile(popularity.astype(np.float64), (n_users, 1))
 
 
 def _attack_owners(
     server: CuriousServer, split: Split, rare: Int64, popularity: Int64
 ) -> dict[str, Any]:
-    """Success of sums against clients who are known to have a rare item; popularity beside it."""
+    """Measure the rare-item attack on summed uploads, and popularity alone for comparison."""
     known = np.flatnonzero(np.isin(split.seen.items, rare))
     items, users = split.seen.items[known].astype(np.int64), owners(split.seen.indptr)[known]
     owned = item_matrix(select(split.seen, users), split.n_items)
@@ -191,7 +191,7 @@ _SUM_COLUMNS = (
 
 
 def _single_cells(row: Row) -> list[Cell]:
-    """Figures of a row against single uploads, in the order of ``_SINGLE_COLUMNS``."""
+    """Table cells of a row for attacks on single uploads, in the order of ``_SINGLE_COLUMNS``."""
     one, whole = (strongest_attack(row["single_uploads"], span, "auc") for span in SPANS)
     return [
         *_name_cells(row),
@@ -202,8 +202,8 @@ def _single_cells(row: Row) -> list[Cell]:
 
 
 def _sum_cells(row: Row) -> list[Cell]:
-    """Figures of a row against sums, in the order of ``_SUM_COLUMNS``. Personal AUC and AUC are
-    each by the attack that has most of it."""
+    """Table cells of a row for attacks on sums, in the order of ``_SUM_COLUMNS``. Each AUC column
+    shows the attack that is strongest by that measure."""
     view = row["secure_aggregation"]
     one, whole = (strongest_attack(view, span) for span in SPANS)
     one_plain, whole_plain = (strongest_attack(view, span, "auc") for span in SPANS)
@@ -229,7 +229,7 @@ def _name_cells(row: Row) -> list[Cell]:
 
 
 def _figure_cells(found: Row, *names: str) -> Iterator[Cell]:
-    """Cells of some figures of an attack: its name, or a mean with its interval."""
+    """Table cells for these keys of an attack's results: a name, or a mean with its interval."""
     for name in names:
         figure = found.get(name)
         if figure is None or isinstance(figure, str):
@@ -266,7 +266,8 @@ def in_table_order(rows: Sequence[Row]) -> list[Row]:
 
 
 def trade_off_chart(rows: Sequence[Row]) -> Chart:
-    """Quality against attack success by method, on the first row's data: every upload, and sums."""
+    """Chart quality against attack success by method, on the first row's data and protocol, in two
+    panels: the server sees every upload, or only sums."""
     data, protocol = (rows[0][key] for key in ("data", "protocol"))
     same = [row for row in rows if (row["data"], row["protocol"]) == (data, protocol)]
     views = {"every upload": "single_uploads", "sums alone": "secure_aggregation"}
@@ -285,8 +286,8 @@ def trade_off_chart(rows: Sequence[Row]) -> Chart:
 
 
 def _trade_offs(rows: Sequence[Row], view: str) -> tuple[Series, ...]:
-    """A line per method over strengths of plain noise on ordinary cohorts: personal AUC of the
-    strongest attack over the whole run, and test NDCG@10 at the best round."""
+    """One line per method over noise strengths: whole-run personal AUC of the strongest attack
+    against test NDCG@10, without runs that clip, withhold items or change the participation."""
     points: dict[str, list[tuple[float, float, str]]] = {}
     for row in in_table_order(rows):
         ldp = row["ldp"] or {}

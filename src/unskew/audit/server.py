@@ -1,14 +1,14 @@
 """An honest-but-curious server: it follows the protocol and keeps what it receives.
 
-It stands behind the devices' privacy mechanism and in front of the aggregation. It looks at uploads
-in two ways at once: one by one, and as under secure aggregation only at their sum over a round's
-cohort. It keeps the scores of a client's latest upload ("one round") and running totals over all of
-them ("whole run"), where repeated participation shows through noise.
+It sees uploads after the devices' privacy mechanism and before aggregation. It attacks them in two
+ways at once: one by one, and only their sum over a round's cohort, as under secure aggregation. It
+keeps the scores of a client's latest upload ("one round") and running totals over all of them
+("whole run"), because repeated participation averages noise out.
 
-Under secure aggregation a round's sum says the same about everyone in it. The server still knows
-who took part when: the mean of the sums with a client minus the mean of those without (the plain
-mean for a client that was never absent). It may also know that a client has a rare item, whose row
-of the sum is then about the few clients who have it.
+A round's sum says the same about every client in it, but the server knows who took part when. It
+compares the mean of the sums with a client with the mean of those without (for a client that was
+never absent, it takes the plain mean). It may also know that a client has a rare item, whose row of
+the sum comes from only the few clients who have it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from unskew.kernels import empty_sum, fold
 from unskew.types import Cohort, Float32, Float64, Int64, Upload, UploadSum
 
 SPANS = ("one round", "whole run")
-"""Names of the two kinds of attack: on a client's latest upload, or on all its uploads."""
+"""Names of the two attack spans: a client's latest upload, or all its uploads."""
 
 
 class CuriousServer:
@@ -64,7 +64,7 @@ class CuriousServer:
         rounds = range(1, plan.method.config.rounds + 1)
         self._contrasts = _contrasts(targets, [plan.cohort_of(round) for round in rounds])
         self.owners = np.zeros((len(rare), self._n_items))
-        """Item scores by the row of each rare item in the sums."""
+        """Scores (rare items × items) of the rare-item attack, summed over rounds."""
         table = (len(targets), self._n_items)
         # Single uploads. Sums are by width: a method may send rows of another width later on.
         self._latest = defaultdict[str, Float64](lambda: np.full(table, np.nan))
@@ -102,7 +102,7 @@ class CuriousServer:
         return sent
 
     def end_round(self, round: int) -> None:
-        """Attack the complete sum, which is all that secure aggregation shows."""
+        """Attack the sum over the round's cohort, which is all that secure aggregation shows."""
         if self._total is None or self._total.weight == 0:
             return
         mean = (self._total.rows / self._total.weight).astype(np.float32)[None]
@@ -170,8 +170,8 @@ class CuriousServer:
         self._upload_counts[targets] += 1
 
     def _network_inversion(self, dense: Float32) -> Float64 | None:
-        """Attack (e) on dense parts: how much a client's upload makes a shared network favour each
-        item, for the user vector that every device started with. None without a shared network."""
+        """Attack (e) on dense parts: increase of each item's score, for the initial user vector,
+        when the upload is added to the shared network. None without a shared network."""
         fresh = self._fresh.take(np.zeros(len(dense), np.int64))
         before, after = (
             self._method.score_dense(self._download, fresh, change)
@@ -180,10 +180,10 @@ class CuriousServer:
         return None if before is None or after is None else (after - before).astype(np.float64)
 
     def _presence_scores(self, width: int) -> Float64:
-        """Which items move along the main direction of sums of this width when a client is there.
+        """Scores (targets × items) of attack (c) along the main direction of sums of this width.
 
-        The direction changes little between rounds, but its sign is arbitrary: turn each to the
-        side of the one before, and all to the side that most rounds had for positives.
+        The direction changes little between rounds, but its sign is arbitrary: each is given the
+        sign of the one before, and all together the sign that most rounds had for positives.
         """
         rounds, vectors, moves = map(np.array, zip(*self._moves[width], strict=True))
         same_side = np.einsum("td,td->t", vectors[1:], vectors[:-1]) >= 0
@@ -198,7 +198,7 @@ class CuriousServer:
 
 
 def _combine(parts: Iterable[Float64]) -> Float64:
-    """The sum of scores from rows of several widths, each in units of its standard deviation."""
+    """Sum scores from rows of several widths, each divided by its standard deviation."""
     scaled = [part / (part.std(axis=1, keepdims=True) + 1e-30) for part in parts]
     return np.asarray(sum(scaled), np.float64)
 

@@ -1,8 +1,9 @@
 """The skew audit: measure the user-embedding skew of the PFedCLR paper while a method trains.
 
 After round t a client has p^(t) and its own items Q_u^(t). The server then makes Q_g^(t), which
-replaces them. Both gradients are taken on the samples D_u of round t and compared with the paper's
-formulas (:mod:`unskew.audit.skew_formulas`). Results are a row as JSON, a table, and sentences.
+replaces them. Skew is the difference between the gradients of p on the two item tables, both taken
+on the samples D_u of round t. It is compared with the paper's formulas
+(:mod:`unskew.audit.skew_formulas`). Results are a JSON row, a table, and sentences.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ VARIANTS = {
     "clr": Variant("pfedclr", {}),
     "fedrefit": Variant("fedrefit", {}, solved=True),
 }
-"""The paper's backbone, its ablations, and FedRefit."""
+"""Methods by name: the paper's backbone FedMF, its ablations, PFedCLR, and FedRefit."""
 
 
 class SkewSpec(NamedTuple):
-    """What is measured: a variant with its settings, on a data source under a protocol."""
+    """A skew measurement: a variant with its settings, on a data source under a protocol."""
 
     variant: str
     data: str = "demo"
@@ -69,7 +70,7 @@ class SkewSpec(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A client right after its round, in float64."""
+    """Data to measure one client's skew after a round: vector, item tables, samples (float64)."""
 
     user: int
     items: Int32
@@ -80,7 +81,7 @@ class Client(NamedTuple):
     """The aggregated items that replace them."""
     feedback: Feedback
     answer: tuple[Float64, Float64]
-    """Vector and items in use with the new items: the buffer added, or p solved anew."""
+    """Vector and items after aggregation: (p, shared + buffer), or (p solved again, shared)."""
     used: tuple[Float64, Feedback]
     """The items that the vector was trained against, and the samples."""
     rate: float = 1.0
@@ -92,7 +93,8 @@ class Client(NamedTuple):
 def trained_clients(
     method: Method, before: Any, after: Any, private: Any, cohort: Cohort
 ) -> Iterator[Client]:
-    """Read clients whose vector is trained by gradient: FedMF, AF, CF and CLR."""
+    """Yield a ``Client`` per user, for methods that train p by gradient steps: FedMF, FedMF with
+    AF, and PFedCLR with a full (CF) or low-rank (CLR) buffer."""
     c, samples = method.config, draw_samples(cohort, method.config.negatives)
     touched = samples.touched
     local = overlay(before.Q[touched.items], touched, private.Q).astype(np.float64)
@@ -114,8 +116,8 @@ def trained_clients(
 def solved_clients(
     method: Method, before: Any, after: Any, private: Any, cohort: Cohort
 ) -> Iterator[Client]:
-    """Read FedRefit's clients: the loss is |x_u - U p|^2 over all items, and p is solved for again
-    when U arrives."""
+    """Yield a ``Client`` per user for FedRefit, whose loss is |x_u - U p|^2 over all items and
+    whose p is solved for again when a new U arrives."""
     d = before.U.shape[1]
     again = method.fold_in(after, private, cohort).p.astype(np.float64)
     local, shared = before.U.astype(np.float64), after.U.astype(np.float64)
@@ -141,7 +143,7 @@ def audit_skew(
 ) -> Row:
     """Train a variant and measure the skew of some clients in all their rounds.
 
-    Returns a row as JSON: figures over all clients and rounds, and round by round.
+    Returns a JSON row: results over all clients and rounds, and round by round.
     """
     name = spec.variant
     if name not in VARIANTS:
@@ -215,13 +217,13 @@ def audit_skew(
 
 
 def _figures(rows: Sequence[Row]) -> pl.DataFrame:
-    """The measured figures of some clients and rounds, a row for each."""
+    """A data frame of the measured values, one row per client and round."""
     table = pl.DataFrame(rows, infer_schema_length=None)
     return table.select(pl.exclude("round", "user", "variant").cast(pl.Float64))
 
 
 def _measure(client: Client, round: int, history: History) -> tuple[Row, tuple[Float64, Float64]]:
-    """A client's figures of one round, and its true and first-order skew."""
+    """Measure one round of a client; returns its values, and its true and first-order skew."""
     p, local, shared, feedback = client.p, client.local, client.shared, client.feedback
     at_shared = formulas.gradient(p, shared, feedback)
     true = at_shared - formulas.gradient(p, local, feedback)
@@ -274,7 +276,7 @@ def _measure(client: Client, round: int, history: History) -> tuple[Row, tuple[F
 
 
 def _correlation(pairs: Sequence[tuple[Float64, Float64]]) -> float:
-    """Pearson's correlation over all clients and dimensions of a round; 0 if nothing moved."""
+    """Pearson's correlation of true and first-order skew in a round; 0 if one is constant."""
     true, formula = (np.concatenate(side) for side in zip(*pairs, strict=True))
     if true.std() == 0 or formula.std() == 0:
         return 0.0
@@ -296,7 +298,7 @@ _COLUMNS = (
 
 
 def skew_table(rows: Sequence[Row]) -> Table:
-    """Medians over all rounds and clients, a row per variant."""
+    """A table of medians over all rounds and clients, a row per variant."""
     return Table.of(_COLUMNS, [_cells(row) for row in rows])
 
 
@@ -317,7 +319,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def findings(row: Row) -> Iterator[str]:
-    """Sentences about a row, above all where the assumption of a lemma does not hold."""
+    """Sentences about a row, mainly on lemmas whose assumptions do not hold."""
     m, lemma = row["median"], row["lemma"]
     if row["variant"] == "fedrefit":
         yield (

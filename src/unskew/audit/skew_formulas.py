@@ -56,7 +56,7 @@ class BoundTerms(NamedTuple):
 
 
 class History:
-    """A client's rounds so far, with its true skew, first-order skew and skew left added up."""
+    """A client's rounds; sums of -eta times its true, first-order and remaining skew (Eq. 20)."""
 
     def __init__(self, dim: int) -> None:
         self.rounds: list[BoundTerms] = []
@@ -64,7 +64,7 @@ class History:
 
 
 def slopes(p: Float64, Q: Float64, feedback: Feedback) -> tuple[Float64, Float64]:
-    """L1 and L2 (see the module) of each item."""
+    """L1 and L2 of each item, as defined at the top of this module."""
     value, slope = _link(Q @ p, feedback.link)
     return feedback.samples * value - feedback.label, feedback.samples * slope
 
@@ -76,7 +76,7 @@ def gradient(p: Float64, Q: Float64, feedback: Feedback) -> Float64:
 
 
 def pull(p: Float64, Q: Float64, feedback: Feedback) -> float:
-    """sum_i |L1 q_i|, the gradient's norm if all items pulled one way; a scale for gradients."""
+    """sum_i |L1 q_i|, an upper bound on the gradient's norm; skews are divided by it."""
     L1, _ = slopes(p, Q, feedback)
     return float(np.abs(L1) @ np.linalg.norm(Q, axis=1))
 
@@ -96,8 +96,8 @@ def calibration(
 ) -> tuple[Float64, Float64]:
     """Scaling -sum_i eta L1 L2 (p.p) q_i^(u) and shift -sum_i eta L1^2 p (Lemma 4.1, Eq. 7).
 
-    Their sum is the change of the gradient by one step of a buffer W = 0. It contains no delta, so
-    it does not know the direction of the skew.
+    Their sum is the first-order change of the gradient after one step of a buffer from W = 0. It
+    contains no delta, so it does not depend on the direction of the skew.
     """
     L1, L2 = slopes(p, Q_u, feedback)
     return -rate * float(p @ p) * ((L1 * L2) @ Q_u), -rate * float(L1 @ L1) * p
@@ -117,8 +117,8 @@ def bound_terms(
 
 
 def growth(before: BoundTerms, after: BoundTerms) -> Float64:
-    """|delta^(t+1)| / |delta^(t)| of each item of two rounds that had moved; Lemma 3.3's gamma is
-    the largest."""
+    """|delta^(t+1)| / |delta^(t)| of each item present in both rounds with delta^(t) not zero;
+    Lemma 3.3's gamma is the largest."""
     _, first, second = np.intersect1d(before.items, after.items, True, True)
     old, new = before.delta[first], after.delta[second]
     return new[old > 0] / old[old > 0]
@@ -131,8 +131,8 @@ def accumulated_bound(
 
         sum_i eta (C1 |delta_i| + C2 |p.delta_i| |q_i|) / (1 - gamma)                     (Eq. 5)
 
-    It is infinite unless gamma < 1. With ``rounds`` T, the last but one step of the proof with
-    (1 - gamma^T) in place of 1 (Eq. 22), which is finite for every gamma.
+    It is infinite unless gamma < 1. With ``rounds`` T, use the proof's last but one step, which
+    has (1 - gamma^T) in place of 1 (Eq. 22) and is finite for every gamma.
     """
     start = rate * float(first.samples @ (bounds.c1 * first.delta + bounds.c2 * first.turn))
     if rounds is None:
@@ -142,8 +142,8 @@ def accumulated_bound(
 
 
 def measure_bounds(histories: Sequence[History], rate: float) -> dict[str, Any] | None:
-    """Lemma 3.3 against the measured skew, as JSON: its gamma, constants and bounds. None if no
-    client has two rounds."""
+    """Compare Lemma 3.3 with the measured skew, as JSON: its gamma, constants and bounds. None if
+    no client has two rounds."""
     several = [history for history in histories if len(history.rounds) > 1]
     if not several:
         return None

@@ -1,4 +1,4 @@
-"""The command: parse, call, print. Errors a user can mend are one sentence and a non-zero exit."""
+"""The command line: parse, call, print. User errors give one sentence and a non-zero exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 LARGE_BLOCK_BYTES = 4 * 2**20
-"""Blocks of at least this size go back to the system as soon as they are freed. By default the C
+"""Minimum bytes of a block that is returned to the system as soon as it is freed. By default the C
 library raises this limit to the largest block it has freed, and large short-lived blocks then lie
 among small long-lived ones."""
 

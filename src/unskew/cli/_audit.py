@@ -1,4 +1,4 @@
-"""unskew audit: does the evaluation leak, what do uploads give away, how large is the skew?"""
+"""``unskew audit``: evaluation leaks, attacks on uploads, and the skew of user vectors."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def _method_name(target: str | None, method: str | None) -> str:
 def _find_row(
     rows: Path | None, command: str, audit: Callable[[], dict[str, Any]], again: bool = False
 ) -> dict[str, Any]:
-    """The row of a command in the file ``rows``. Without one, or ``again``, audit and add it."""
+    """Return the saved row of ``command``; if none, or ``again``, run the audit and append its
+    row."""
     for row in [] if rows is None or again else read_rows(rows):
         if row["command"] == command:
             return row
@@ -176,7 +177,7 @@ def leak(
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
-    """Train on structureless random interactions: whoever beats chance has seen the answer.
+    """Train on random interactions: a hit rate above chance shows that the evaluation leaks.
 
     Exits with 1 if a protocol named with --protocol leaks.
     """
@@ -230,7 +231,7 @@ def skew(
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
-    """What aggregated items do to a user's gradient, and how well the paper's lemmas tell it."""
+    """Measure how far aggregation shifts user gradients (skew), against the paper's lemmas."""
     set_threads(threads)
     names = methods.split(",")
     for name in names:

@@ -42,10 +42,11 @@ device_app = Typer(help="A device's own state: status, recommend, evaluate.", no
 State = Annotated[Path, Option(help="The device's state folder.")]
 StateData = Annotated[Path | None, Option("--data", help="Its data folder, if it has moved.")]
 
-TOLERANCE = 1e-4
-"""Largest relative difference between the server models of Flower and the simulator."""
+MAX_RELATIVE_DIFFERENCE = 1e-4
+"""Maximum relative difference allowed between the server models of Flower and the simulator."""
 _METHODS = ("pfedclr", "fedrefit")
 _MARKER = "flower-demo.txt"
+"""File that marks a folder as the demo's own."""
 _OUTPUTS = ("keys", "flwr", "superlink.*", "node-?.log", *(f"{name}-*-users" for name in _METHODS))
 """Patterns of the files that the demo writes, and deletes when it is run again."""
 
@@ -151,12 +152,12 @@ def demo(
             folder = out.resolve() / f"{method}-{federation.n_users}-users"
             compared.append(_compare(network, folder, method, federation, rounds, seed, console))
     if json:
-        print_json({"runs": compared, "tolerance": TOLERANCE})
-    far = [run for run in compared if not run["relative_difference"] < TOLERANCE]
+        print_json({"runs": compared, "tolerance": MAX_RELATIVE_DIFFERENCE})
+    far = [run for run in compared if not run["relative_difference"] < MAX_RELATIVE_DIFFERENCE]
     if far:
         raise UnskewError(
             f"{far[0]['method']} differs from the simulator by {far[0]['relative_difference']:.2g};"
-            f" the limit is {TOLERANCE:g}; the logs are in {out}."
+            f" the limit is {MAX_RELATIVE_DIFFERENCE:g}; the logs are in {out}."
         )
 
 
@@ -212,10 +213,10 @@ def _compare(
         for a, b in zip(server, ours, strict=True)
     ]
     difference = float(np.max(differences))
-    verdict = "less" if difference < TOLERANCE else "NOT less"
+    verdict = "less" if difference < MAX_RELATIVE_DIFFERENCE else "NOT less"
     console.print(
         f"{title}: the global items of Flower and simulator differ by {difference:.1e} relative "
-        f"after {rounds} rounds, {verdict} than {TOLERANCE:g}."
+        f"after {rounds} rounds, {verdict} than {MAX_RELATIVE_DIFFERENCE:g}."
     )
     return {"method": method, "users": split.n_users, "relative_difference": difference}
 
@@ -245,7 +246,7 @@ def _watch(network: Loopback, run_id: str, server: Path, title: str, console: Co
 
 @contextmanager
 def _best_device(state: Path, data: Path | None) -> Iterator[Device]:
-    """The device of a state folder with the model of its best round; others wait meanwhile."""
+    """Open the device of a state folder with the model of its best round; locks the folder."""
     if not state.is_dir():  # the lock would create it
         raise UnskewError(f"There is no state folder {state}; a node's node-config names its own.")
     with node_data.lock_folder(state):

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the run that a command's options describe."""
+"""Options shared by several commands, and the run specification they describe."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LdpLeastUsers = Annotated[
     Option(help="Send no rows of items that fewer users than this have.", min=1),
 ]
 MAX_SEEDS_IN_RANGE = 10_000
-"""A longer range in --seeds is taken for a typing error."""
+"""Maximum number of seeds in a range of --seeds; a longer one is taken for a typing error."""
 
 
 def _print_version(asked: bool) -> None:
@@ -68,11 +68,11 @@ Version = Annotated[
 
 
 def before_any_command(version: Version = False) -> None:
-    """Options of the command itself."""
+    """Handle the options of ``unskew`` that come before any subcommand."""
 
 
 def run_spec(context: Context, **replaced: Any) -> RunSpec:
-    """The run that the options of the called command describe.
+    """The run specification that the options of the called command describe.
 
     Options that the command does not have, or that were not given, keep the defaults of
     ``RunSpec``. ``replaced`` are values for some options, by their parameters' names.
@@ -98,7 +98,7 @@ def run_spec(context: Context, **replaced: Any) -> RunSpec:
 
 
 def ldp_options(context: Context) -> dict[str, Any]:
-    """The options of local privacy that were given, named as the fields of ``LocalPrivacy``."""
+    """The local-privacy options that were given, named as the fields of ``LocalPrivacy``."""
     given = {key: value for key, value in context.params.items() if value is not None}
     return {key[4:]: value for key, value in given.items() if key.startswith("ldp_")}
 
@@ -119,7 +119,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
-    """Parse key=value pairs; ``option`` names their option in errors."""
+    """Parse key=value pairs; ``option`` is the option's name for error messages."""
     parsed = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""Output of all commands: tables, JSON, formatted figures, and the progress of long work."""
+"""Output of all commands: tables, JSON, formatted numbers, and progress of long work."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ COLUMN_GAP = 2
 """Spaces between the columns of a table."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
 MAX_CURVE_BLOCKS = 20
-"""Characters of the validation curve on a progress line."""
+"""Maximum characters of the validation curve on a progress line."""
 LINES_PER_SEED = 10
-"""Lines printed per seed where there is no terminal."""
+"""Number of progress lines per seed when output is not a terminal."""
 MAX_QUIET_SECONDS = 20.0
-"""Seconds after which a line is printed in any case where there is no terminal."""
+"""Maximum seconds between two progress lines when output is not a terminal."""
 NARROW_COLUMNS = 90
-"""Characters below which a terminal gets a shorter progress line."""
+"""Terminal width in characters below which the progress line is shorter."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ def mean_std(summary: Summary) -> str:
 
 
 class _ProgressLine(Progress):
-    """A line with a bar on a terminal, for as long as the work lasts; elsewhere nothing."""
+    """A progress bar on a terminal while work runs; not shown without a terminal."""
 
     def __init__(self, *columns: ProgressColumn) -> None:
         super().__init__(
@@ -126,7 +126,7 @@ class _ProgressLine(Progress):
         self._line = self.add_task("", total=None, visible=False, figures="")
 
     def _is_quiet(self) -> bool:
-        """Whether nothing was printed for long where there is no terminal."""
+        """True if no line was printed for ``MAX_QUIET_SECONDS``."""
         return time.monotonic() - self._printed_at > MAX_QUIET_SECONDS
 
     def _print(self, line: str) -> None:
@@ -135,7 +135,7 @@ class _ProgressLine(Progress):
 
 
 class RoundProgress(_ProgressLine):
-    """Rounds of one or several seeds: loss, validation curve, time left."""
+    """Progress over the rounds of one or several seeds: loss, validation curve, time left."""
 
     def __init__(self, label: str, n_seeds: int = 1) -> None:
         figures = TextColumn("{task.fields[figures]}", markup=False)
@@ -172,7 +172,7 @@ class RoundProgress(_ProgressLine):
 
 
 def _draw_curve(values: list[float]) -> str:
-    """A curve as block characters, one for every n-th value up to the last."""
+    """Draw a curve as block characters, one for every n-th value up to the last."""
     values = values[:: -(1 + len(values) // MAX_CURVE_BLOCKS)][::-1]
     low, high = min(values), max(values)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0
@@ -180,7 +180,7 @@ def _draw_curve(values: list[float]) -> str:
 
 
 class CellProgress(_ProgressLine):
-    """Cells of tables: which one runs, for how long, and about how long the rest will take."""
+    """Progress over the runs and tasks of ``unskew reproduce``: the current one and time left."""
 
     def __init__(self, cells: int, mark: str = "") -> None:
         super().__init__(MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -199,7 +199,7 @@ class CellProgress(_ProgressLine):
 
 
 class DownloadProgress(_ProgressLine):
-    """Bytes of a download, with the time left if the server sends the size."""
+    """Progress of a download in bytes, with the time left if the server sends the size."""
 
     def __init__(self, label: str) -> None:
         super().__init__(DownloadColumn(), TimeRemainingColumn(compact=True))
@@ -214,7 +214,7 @@ class DownloadProgress(_ProgressLine):
 
 
 def load_data(spec: RunSpec, data_dir: Path | None) -> Interactions:
-    """The interactions of a run; shows a download and prints what reading dropped or changed."""
+    """Load the interactions of a run; shows download progress and prints the reader's notes."""
     with DownloadProgress(spec.data) as progress:
         interactions = spec.load(data_dir, progress)
     for note in interactions.notes:

@@ -1,4 +1,4 @@
-"""unskew reproduce: remake the paper's tables and figures, cell by cell."""
+"""``unskew reproduce``: make the paper's tables and figures, running only what is missing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def reproduce(
     ] = None,
     data_dir: opt.DataDir = None,
 ) -> None:
-    """Run every cell without a row, then write tables and figures. Stop and restart at any time."""
+    """Run what has no saved row, then write tables and figures. Stop and restart at any time."""
     if name not in NAMES:
         raise UnskewError(f'There is no table "{name}"; there are {", ".join(NAMES)}.')
     plan = Plan(
@@ -97,7 +97,7 @@ def reproduce(
 
 
 def _check_names(plan: Plan) -> None:
-    """Report a wrong name before anything is run, not once per cell."""
+    """Report a wrong name before anything runs, not once per run."""
     method_checksum(*(plan.methods or ()))
     for source in plan.data or ():
         check_source(source)

@@ -37,7 +37,7 @@ def compare(
     metric: Annotated[str, Option(help="The per-user value to compare.")] = "ndcg@10",
     json: opt.Json = False,
 ) -> None:
-    """Runs side by side, each against the first by a paired test over users."""
+    """Compare runs: each against the first by a paired test over users."""
     runs = compare_runs(folders, metric)
     if json:
         print_json({"metric": metric, "runs": [run.to_json(metric) for run in runs]})
@@ -76,7 +76,7 @@ def recommend(
     seed: Annotated[int | None, Option(help="Which seed's model.")] = None,
     json: opt.Json = False,
 ) -> None:
-    """Recommendations from a saved run, with titles; the training set is not needed."""
+    """Recommend items from a saved run, with titles; the training set is not needed."""
     if sum((user is not None, items is not None, all_)) != 1:
         raise UnskewError("Give one of --user U, --items A,B,C or --all.")
     if all_ and (out is None or out.suffix not in (".parquet", ".csv")):
@@ -104,7 +104,7 @@ def recommend(
 
 
 def methods(json: opt.Json = False) -> None:
-    """The methods, a line each."""
+    """List the methods, a line each."""
     rows = [
         {
             "name": name,
@@ -136,7 +136,7 @@ def report(
     ] = None,
     no_client: Annotated[bool, Option("--no-client", help="Show nobody's interactions.")] = False,
 ) -> None:
-    """One self-contained HTML file about some runs, or about all rows of `unskew reproduce`."""
+    """Write one self-contained HTML file about some runs, or all rows of `unskew reproduce`."""
     if bool(folders) == reproduce:
         raise UnskewError("Give either run folders or --reproduce, for example: report runs/demo/*")
     if client is not None and (no_client or reproduce):
@@ -153,7 +153,7 @@ def report(
 def write_report(
     folders: Sequence[Path], out: Path, client: str | None = None, closely: bool = True
 ) -> None:
-    """The page about runs; ``closely``: with one client's history and recommendations."""
+    """Write the HTML report on runs; ``closely`` adds one client's history and recommendations."""
     runs = [FinishedRun(read_result(folder), _curves(folder)) for folder in folders]
     extras = Extras(published_figures(runs), _client(folders, runs, client) if closely else None)
     write_text(out, render(runs, extras=extras))
@@ -167,8 +167,8 @@ def _curves(folder: Path) -> list[list[float]]:
 def _client(
     folders: Sequence[Path], runs: Sequence[FinishedRun], wanted: str | None
 ) -> Client | None:
-    """The client ``wanted``, or a median one, in all runs on one data set that have it; None where
-    no run has kept its model."""
+    """The report's client: user ``wanted``, or one with the median number of training items, as
+    seen by every run on the same data set that knows it. None if no run has a saved model."""
     # Protocols differ in what is held out: the page's history is the honest one's.
     order = sorted(range(len(runs)), key=lambda at: runs[at].result.protocol == "paper")
     views: dict[int, ClientView] = {}

@@ -31,16 +31,17 @@ from unskew.runs import Result, Run, RunSpec, read_spec
 from unskew.runs import run as run_spec
 from unskew.types import UnskewError
 
-STORY = (
+DEMO_RUNS = (
     ("pfedclr", "paper"),
     ("pfedclr", "leak-free"),
     ("fedmf", "leak-free"),
     ("fedrefit", "leak-free"),
     ("popularity", "leak-free"),
 )
-"""Runs of the demo: the paper's figure, what is left of it when nothing leaks, what can be had
-then, and what needs no learning at all."""
-_HAVE_THEIR_OWN_ROUNDS = ("fedrefit", "popularity")
+"""(method, protocol) of the demo's runs: PFedCLR with and without the leak, and FedMF, FedRefit and
+popularity without it."""
+_METHODS_WITH_OWN_ROUNDS = ("fedrefit", "popularity")
+"""Methods for which the demo's ``--rounds`` is not used."""
 
 
 def run(
@@ -95,7 +96,7 @@ def run_with_progress(
     *,
     resume: bool = False,
 ) -> Run:
-    """Run a specification; shows progress, says how to resume, and warns if training diverged."""
+    """Run a specification; shows progress, prints how to resume, and warns if training diverged."""
     set_threads(threads)
     interactions = load_data(spec, data_dir)
     label = f"{spec.method} on {Path(spec.data).name}, {spec.protocol}"
@@ -137,7 +138,7 @@ def _show(finished: Run, json: bool) -> None:
 
 
 def print_figures(results: list[Result]) -> None:
-    """Print the table a run ends with: best validation round, last round, sampled candidates."""
+    """Print a run's metrics: best validation round, last round, and among sampled candidates."""
     rows = []
     for result in results:
         best = f"best round {','.join(map(str, sorted(set(result.best_rounds))))}"
@@ -160,7 +161,7 @@ def print_figures(results: list[Result]) -> None:
 
 
 def print_privacy(account: Mapping[str, Any]) -> None:
-    """Print sentences on a privacy account: the mechanism, the paper's epsilon, the guarantee."""
+    """Print the privacy account: the mechanism, the paper's epsilon, the guarantee."""
     clip = account["clip"]
     bound = "" if clip is None else f", uploads clipped to {account['norm']} norm {clip:g}"
     stdout.print(f"Noise on every upload: {account['kind']}, scale {account['noise']:.4g}{bound}.")
@@ -198,13 +199,13 @@ def demo(
     json: opt.Json = False,
 ) -> None:
     """Train on the embedded demo data under both protocols, and write a report."""
-    folders, results = [out / f"{method}-{protocol}" for method, protocol in STORY], []
+    folders, results = [out / f"{method}-{protocol}" for method, protocol in DEMO_RUNS], []
     for folder in folders:  # earlier runs are replaced, anything else is refused
         if folder.exists() and any(folder.iterdir()) and not (folder / "run.json").exists():
             raise UnskewError(f"{folder} is in the way and is not a run; give another --out.")
-    for folder, (method, protocol) in zip(folders, STORY, strict=True):
+    for folder, (method, protocol) in zip(folders, DEMO_RUNS, strict=True):
         shutil.rmtree(folder, ignore_errors=True)
-        settings = {} if method in _HAVE_THEIR_OWN_ROUNDS else {"rounds": rounds}
+        settings = {} if method in _METHODS_WITH_OWN_ROUNDS else {"rounds": rounds}
         spec = RunSpec(method, settings, "demo", protocol)
         options = [f"--set {key}={value}" for key, value in settings.items()]
         command = " ".join(["unskew run --method", method, "--protocol", protocol, *options])

@@ -1,4 +1,4 @@
-"""unskew tune: search the settings of a method on validation, with a chart of the search."""
+"""``unskew tune``: search the settings of a method on validation, with a chart of the search."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unskew.runs.tuning import tune as search_settings
 from unskew.types import UnskewError
 
 MAX_PRINTED_TRIALS = 5
-"""Rows of the printed table."""
+"""Maximum number of trials in the printed table."""
 
 
 def tune(
@@ -56,7 +56,7 @@ def tune(
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
-    """Search settings on validation NDCG@10. The same command goes on with a stopped search."""
+    """Search settings by validation NDCG@10. The same command resumes a stopped search."""
     import_optuna()
     set_threads(threads)
     spec = opt.run_spec(context)
@@ -128,7 +128,7 @@ def _save(folder: Path, search: Search, every: list[Trial]) -> None:
 
 
 def search_chart(search: Search, trials: Sequence[Trial]) -> Chart:
-    """The trials in their order with the best so far, and every setting against the value."""
+    """A chart of the search: value by trial with the best so far, and value by each setting."""
     done = [trial for trial in trials if trial.value is not None]
     spec, best, values = search.spec, best_trial(done), [trial.value or 0.0 for trial in done]
 

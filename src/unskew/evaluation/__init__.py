@@ -1,4 +1,4 @@
-"""Protocols, ranks, metrics and significance. Sees scores and held-out items, never a model."""
+"""Protocols, ranks, metrics and significance tests, from scores and held-out items alone."""
 
 from unskew.evaluation.metrics import CUTOFFS, coverage, mean_metrics, per_user, popularity
 from unskew.evaluation.protocols import PROTOCOLS, EvaluationProtocol, prepare

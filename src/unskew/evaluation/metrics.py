@@ -1,4 +1,4 @@
-"""Metrics of ranking quality, from the ranks of the held-out items and nothing else.
+"""Ranking metrics, computed only from the ranks of the held-out items.
 
 With H held-out items of a user, of which those ranked ``k`` or better are hits:
 
@@ -22,12 +22,12 @@ from unskew.ragged import distinct, owners
 from unskew.types import Bool, Float64, Int32, Int64, Ragged
 
 CUTOFFS = (5, 10, 20, 50)
-"""Lengths k of recommended lists for which metrics are reported."""
+"""Cutoffs k (lengths of recommended lists) at which metrics are reported."""
 
 
 def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[str, Float64]:
-    """Every metric of every user, by name such as ``hr@10``. ``ranks[indptr[u]:indptr[u + 1]]`` are
-    the ranks of user ``u``'s held-out items."""
+    """Every metric of every user, by name such as ``hr@10``. User ``u``'s held-out items have the
+    ranks ``ranks[indptr[u]:indptr[u + 1]]``."""
     n_users = len(indptr) - 1
     held = np.diff(indptr)
     if len(ranks) != indptr[-1]:
@@ -69,12 +69,12 @@ def mean_metrics(values: Mapping[str, Float64]) -> dict[str, float]:
 
 
 def coverage(top: Int32, n_items: int) -> float:
-    """The share of the catalogue that is recommended to at least one user."""
+    """Share of the catalogue that is recommended to at least one user."""
     return len(np.unique(top[top >= 0])) / n_items
 
 
 def popularity(top: Int32, train: Ragged, n_items: int) -> float:
-    """The mean, over all recommendations, of the share of users who trained on the item."""
+    """Mean popularity of the recommendations: the share of users who trained on the item."""
     n_users = len(train.indptr) - 1
     share = np.bincount(distinct(train, n_items).items, minlength=n_items) / n_users
     recommended = top[top >= 0]
@@ -87,7 +87,7 @@ def _gain(rank: Float64) -> Float64:
 
 
 def _best_gain(longest: int) -> Float64:
-    """Sums of the gains of ranks 1 to h, for each h from 0 to ``longest``."""
+    """Ideal DCG: the sum of the gains of ranks 1 to h, for each h from 0 to ``longest``."""
     return np.concatenate([[0.0], np.cumsum(_gain(np.arange(1.0, longest + 1)))])
 
 

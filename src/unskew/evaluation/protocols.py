@@ -1,16 +1,15 @@
-"""Evaluation protocols: what is held out, what training may draw as negatives, what is ranked.
+"""Evaluation protocols: rules for held-out items, training negatives and ranked candidates.
 
 ``paper``
-    How this line of research evaluates. Rows count as they stand, repeats included; training never
-    draws a held-out item as a negative, though it does draw the 99 it is later ranked against.
-    That tells training which item is held out, so its figures are for comparison with the
-    literature only.
+    The usual evaluation in this line of research. Repeated rows are kept. Training never draws a
+    held-out item as a negative, but does draw the 99 candidates. This tells training which item is
+    held out, so its results are for comparison with the literature only.
 ``leak-free``
     The default. Repeated pairs are removed, training knows nothing but the training items, and all
-    unseen items are ranked; the sampled metrics stand beside.
+    unseen items are ranked; metrics among sampled candidates are reported as well.
 ``time``
-    As ``leak-free``, with one moment for everybody: what happened after it is held out, so no user
-    trains on another user's future.
+    As ``leak-free``, but everything after one moment, the same for all users, is held out, so no
+    user trains on another user's future.
 """
 
 from __future__ import annotations
@@ -28,29 +27,29 @@ from unskew.types import Bool, Int32, Int64, Interactions, Ragged, Split, Unskew
 
 _CANDIDATES = int(Purpose.CANDIDATES)
 LEAVE_ONE_OUT_MIN_ROWS = 3
-"""Minimum number of rows of a user: one to test on, one to validate on, one to train on."""
+"""Minimum number of a user's rows: one each for training, validation and testing."""
 TIME_TEST_SHARE = 0.1
-"""Share of all rows, the latest ones, that a time split holds out for testing."""
+"""Share of all rows, the latest ones, that a time split uses for testing."""
 TIME_VALIDATION_SHARE = 0.1
-"""Share of all rows, those just before the test rows, that a time split holds out to validate."""
+"""Share of all rows, the latest before the test rows, that a time split uses for validation."""
 
 
 @dataclass(frozen=True)
 class EvaluationProtocol:
-    """Rules of an evaluation: what is held out, what training may draw, what is ranked."""
+    """Rules of an evaluation: held-out items, training negatives, ranked candidates."""
 
     name: str
     deduplicate: bool
-    """Whether only the first row of each (user, item) pair counts."""
+    """True if only the first row of each (user, item) pair counts."""
     split: Literal["leave-one-out", "time"]
-    """Each user's last two rows, or everything after one moment in time."""
+    """Held-out rows: each user's last two, or everything after one moment in time."""
     negatives_avoid: Literal["training", "everything"]
     """Items that training never draws as negatives: the user's training items, and under a leaky
     protocol its held-out items too."""
     rank_all: bool
-    """Whether the headline metrics rank all unseen items or only the sampled candidates."""
+    """True if the main metrics rank all unseen items, false if only the sampled candidates."""
     candidates: int = 99
-    """How many sampled candidates each user has."""
+    """Number of sampled candidates per user."""
 
     def __post_init__(self) -> None:
         if self.candidates < 1:
@@ -74,7 +73,7 @@ def prepare(
     protocol: str | EvaluationProtocol = "leak-free",
     seed: int = 0,
 ) -> Split:
-    """Split interactions by a protocol. ``seed`` decides the sampled candidates, nothing else."""
+    """Split interactions by a protocol. ``seed`` affects the sampled candidates only."""
     if isinstance(protocol, str) and protocol not in PROTOCOLS:
         raise UnskewError(
             f"There is no evaluation protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}."
@@ -126,7 +125,7 @@ def prepare(
 
 
 _Parts = tuple[Bool, Bool, Bool]
-"""For each row, whether it is for training, for validation, for testing."""
+"""Three masks over rows: training, validation, test."""
 
 
 def _leave_one_out(kept: Interactions, clock: Int64, notes: list[str]) -> _Parts:

@@ -1,4 +1,4 @@
-"""Ranks and recommendations from scores. A model is never seen here.
+"""Ranks and recommendations, computed from scores alone.
 
 The tie rule, the same everywhere
     A held-out item loses every tie with a candidate that is not held out: a scorer that cannot tell
@@ -7,10 +7,10 @@ The tie rule, the same everywhere
     with NaN only; it is never recommended. So a constant scorer and one that says only NaN both
     place all held-out items behind all other candidates.
 
-What is ranked
+Candidates
     *All*: every item that is neither one of the user's training items nor, when testing, one of
     its validation items. *Sampled*: the user's fixed candidates. The held-out items themselves
-    always belong, even where the ``paper`` protocol left the same pair in training.
+    are always ranked, even where the ``paper`` protocol left the same pair in training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unskew.ragged import empty_lists
 from unskew.types import Float32, Int32, Int64, Ragged, Split
 
 _BLOCK_ITEMS = 32
-"""Number of items that are skipped at once when none is good enough to recommend."""
+"""Number of items that are skipped together if none of them scores high enough."""
 
 
 def held_out_ranks(
@@ -34,7 +34,7 @@ def held_out_ranks(
     part: Literal["validation", "test"],
     sampled: bool,
 ) -> Int32:
-    """The rank (1 is best) of every held-out item of ``users``, one user's after the other's.
+    """The rank (1 is best) of every held-out item of ``users``, concatenated user by user.
 
     ``scores`` has a row for each entry of ``users`` and a column for each item of the catalogue.
     """
@@ -64,8 +64,8 @@ def top_k(scores: Float32, users: Int64, split: Split, k: int) -> Int32:
 
 
 def best_unseen(scores: Float32, seen: Ragged, k: int) -> Int32:
-    """The ``k`` best items of each row of ``scores``, without that row's ``seen`` items: for
-    recommending in use, where nothing is held out."""
+    """The ``k`` best items of each row of ``scores`` outside the row's ``seen`` items, for use in
+    production, where nothing is held out."""
     scores = np.ascontiguousarray(scores, np.float32)
     best = np.full((len(scores), min(k, scores.shape[1])), -1, np.int32)
     _best_items(scores, np.arange(len(scores)), seen, empty_lists(len(scores)), best)
@@ -107,8 +107,8 @@ def _exclude(items: Int32, row: int, excluded_in: Int64, rivals: Float32) -> int
 
 @jit
 def _rank_held(scores: Float32, held: Int32, rivals: Float32, n_rivals: int, ranks: Int32) -> None:
-    """Ranks of one user's held-out items: ``rivals`` are the scores of the other candidates (NaN
-    where there is none), ``n_rivals`` how many there are, those scored NaN included."""
+    """Rank one user's held-out items. ``rivals`` are the scores of the other candidates (NaN if not
+    a candidate); ``n_rivals`` is their number, candidates scored NaN included."""
     for this in range(len(held)):
         score = scores[held[this]]
         better = np.int32(0)
@@ -170,7 +170,7 @@ def _ranks_among_sampled(
 
 @jit
 def _best_items(scores: Float32, users: Int64, seen: Ragged, hidden: Ragged, best: Int32) -> None:
-    """One pass per user that keeps a sorted list of the best items so far. An item enters a full
+    """Find the best items of each user in one pass that keeps a sorted list. An item enters a full
     list only if it beats the last one, and goes behind items of equal score, which have smaller
     numbers. Blocks without an item good enough are skipped."""
     n_items = scores.shape[1]
@@ -203,8 +203,7 @@ def _best_items(scores: Float32, users: Int64, seen: Ragged, hidden: Ragged, bes
 
 @jit
 def _insert(score: np.float32, item: int, kept: Float32, chosen: Int32, place: int) -> None:
-    """Insert an item into a list sorted by score, behind equal scores; the entry at ``place`` is
-    lost."""
+    """Insert an item into a list sorted by score, behind equal scores; overwrites ``place``."""
     while place > 0 and kept[place - 1] < score:
         kept[place] = kept[place - 1]
         chosen[place] = chosen[place - 1]

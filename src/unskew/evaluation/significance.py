@@ -1,7 +1,7 @@
 """Significance: paired tests over users, confidence intervals, and correction for many tests.
 
-A few seeds cannot show significance (with five, the exact two-sided Wilcoxon test cannot get below
-0.05); the same users under two methods can.
+Tests compare users, because a few seeds cannot show significance: with five, the exact two-sided
+Wilcoxon test cannot get below 0.05.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unskew.rng import Purpose, generator
 from unskew.types import Float64
 
 CONFIDENCE = 0.95
-"""Coverage of all confidence intervals."""
+"""Coverage probability of all confidence intervals."""
 BOOTSTRAP_SAMPLES = 2000
 """Number of bootstrap samples per interval."""
 _MAX_DRAWS = 1 << 20
@@ -24,7 +24,7 @@ _MAX_DRAWS = 1 << 20
 
 
 class PairedTest(NamedTuple):
-    """Two methods on the same users: the mean of a - b, its interval, and the number of wins."""
+    """Methods a and b on the same users: mean of a - b, its interval, and the wins of a."""
 
     difference: float
     ci_low: float
@@ -125,7 +125,7 @@ def wilson_interval(hits: int, n: int) -> Interval:
 
 
 def _bootstrap(difference: Float64, seed: int) -> tuple[float, float]:
-    """Ends of the 95 % percentile interval of the mean."""
+    """Ends of the 95 % percentile bootstrap interval of the mean difference."""
     n_users = len(difference)
     draws = generator(seed, Purpose.BOOTSTRAP)
     at_once = max(_MAX_DRAWS // n_users, 1)

@@ -1,4 +1,4 @@
-"""The paper's tables and figures: published figures, the cells behind every table, remaking all."""
+"""The paper's tables and figures: published values, the runs each needs, and their reproduction."""
 
 from unskew.paper.document import (
     EXHIBITS,

@@ -1,8 +1,8 @@
-"""What methods cost: sizes of data sets, parameters and memory, seconds per round, bytes sent.
+"""Costs of methods: data set sizes, parameters and memory, seconds per round, bytes sent.
 
 Space follows the paper: float32 parameters in units of 2^20 bytes. A client holds all its tables.
-The server holds the global model and one upload of every client, which a server that sums uploads
-does not need.
+The server holds the global model and one upload of every client, although a server that sums
+uploads does not need them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unskew.report import Cell, Chart, Column, Panel, Series, Table
 from unskew.runs import RunSpec
 
 PARAMETERS_PER_MB = 2**20 / 4
-"""float32 parameters in a megabyte."""
+"""Number of float32 parameters in 2^20 bytes."""
 
 Count = Callable[[int, int, int, int], int]
 """Number of parameters from n clients, m items, embedding size d and rank r."""
@@ -38,7 +38,7 @@ Formula = tuple[str, Count]
 
 
 def _network(d: int) -> int:
-    """Parameters of a perceptron 2d -> d -> d / 2 -> 1 with biases."""
+    """Number of parameters of a perceptron 2d -> d -> d / 2 -> 1 with biases."""
     return (2 * d + 1) * d + (d + 1) * (d // 2) + d // 2 + 1
 
 
@@ -87,11 +87,11 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {
         ),
     ),
 }
-"""Parameters on a client and on the server; s = n / 10 is the share pFedGraph aggregates."""
+"""Number of parameters on a client and on the server; pFedGraph aggregates s = n / 10 clients."""
 
 
 def parameter_megabytes(method: str, n: int, m: int, rank: int = 2) -> tuple[float, float]:
-    """Megabytes on a client and on the server, with the method's default embedding size."""
+    """Megabytes of parameters on a client and on the server, for the default embedding size."""
     (_, client), (_, server) = FORMULAS[method]
     d = min(METHODS[method].Config().dim, m)
     return client(n, m, d, rank) / PARAMETERS_PER_MB, server(n, m, d, rank) / PARAMETERS_PER_MB
@@ -103,7 +103,7 @@ def _data(rows: list[RunRow]) -> list[str]:
 
 
 def datasets_tasks(plan: Plan) -> list[Task]:
-    """Statistics of every data set."""
+    """Tasks that compute the statistics of every data set."""
 
     def make(source: str, places: Places) -> Record:
         found = dataclasses.asdict(info(load(source, data_dir=places.data_dir)))
@@ -116,7 +116,7 @@ def datasets_tasks(plan: Plan) -> list[Task]:
 
 
 def datasets_tables(results: Results) -> list[Table]:
-    """Users, items and interactions, with what the paper prints."""
+    """A table of users, items and interactions, with the paper's numbers in brackets."""
     lines = []
     for row in results.of("datasets"):
         counts = [row["n_users"], row["n_items"], row["n_rows"]]
@@ -130,7 +130,7 @@ def datasets_tables(results: Results) -> list[Table]:
 
 
 def space_tables(results: Results) -> list[Table]:
-    """Parameters on a client and on the server, and the peak memory of whole simulations."""
+    """Tables of parameters on a client and on the server, and peak memory of whole simulations."""
     sources = {row["data"]: (row["n_users"], row["n_items"]) for row in results.of("datasets")}
     if not sources:
         return []
@@ -161,7 +161,7 @@ def space_tables(results: Results) -> list[Table]:
 
 
 def speed_tables(results: Results) -> list[Table]:
-    """Ratios that `make bench` measured."""
+    """A table of the speed ratios measured by `make bench`."""
     head: Heads = ["what", Column("data", "text"), Column("against", "text"), "its seconds", "ours"]
     head += ["ratio", Column("lowest to highest", "text"), Column("bar", "text")]
     rows = results.of("bench")
@@ -180,13 +180,13 @@ def _speed_line(row: Record) -> Line:
 
 
 def time_cells(plan: Plan) -> list[RunSpec]:
-    """Runs of the main table under one protocol; the others take the same time."""
+    """The main table's runs under one protocol only; the others take the same time."""
     one = dataclasses.replace(plan, protocols=plan.protocols[:1])
     return one.default_cells([*FORMULAS])
 
 
 def time_tables(results: Results) -> list[Table]:
-    """Seconds per round: benchmarked where possible, otherwise of a run."""
+    """A table of seconds per round, from `make bench` if available, otherwise from a run."""
     rows = results.default_runs(FORMULAS)
     measured = {(row["name"], row["data"]): row["seconds_unskew"] for row in results.of("bench")}
 
@@ -202,7 +202,7 @@ def time_tables(results: Results) -> list[Table]:
 
 
 def cost_tables(results: Results) -> list[Table]:
-    """The paper's analysis, and the bytes that a client really sends and receives."""
+    """Tables of the paper's cost analysis, and of the bytes that a client sends and receives."""
     rows = results.default_runs(FORMULAS)
     if not rows:
         return []
@@ -222,7 +222,7 @@ def cost_tables(results: Results) -> list[Table]:
 
 
 def efficiency_charts(results: Results) -> dict[str, Chart]:
-    """HR@10 against megabytes on a client; a bubble's area is the seconds of a round."""
+    """Charts of HR@10 against megabytes on a client; a bubble's area is seconds per round."""
     runs = results.default_runs(FORMULAS)
     # A comparison needs several methods.
     rows = [r for r in runs if len(distinct(select(runs, protocol=r.protocol), "method")) > 1]

@@ -1,5 +1,5 @@
-"""All tables and figures that ``unskew reproduce`` makes, as docs/results.md and as the contents of
-a report. Both are made from rows alone."""
+"""All tables and figures of ``unskew reproduce``, written as docs/results.md or as the contents of
+a report. Both are made from the saved result rows alone."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ EXHIBITS: dict[str, Exhibit] = {
         variants.BETA,
     )
 }
-"""In the order of the document."""
+"""Tables and figures by name, in the order of the document."""
 RUN_STORES = tuple(dict.fromkeys(exhibit.store for exhibit in EXHIBITS.values()))
-"""Files with rows of cells."""
+"""Names of the JSON-lines files with results of runs and tasks."""
 STORES = (*RUN_STORES, "curves")
-"""All files with rows."""
-README_DATA = ("ml-100k", "ml-1m")
-"""Data sets of the small table in a page."""
+"""Names of all JSON-lines files with results."""
+README_DATASETS = ("ml-100k", "ml-1m")
+"""Data sets of the README's results table."""
 _HEAD = """# Results
 
 Made by `unskew reproduce` from the rows in `results/`; do not edit by hand. The commands that made
@@ -68,7 +68,7 @@ _ABOUT_ATTACKS = (
 def document(
     results: Results, figures: Mapping[str, Sequence[str]] | None = None, quick: bool = False
 ) -> str:
-    """The whole page. ``figures`` are paths of charts by the name of their exhibit."""
+    """docs/results.md as text. ``figures`` are paths of charts by exhibit name."""
     sections = [_QUICK_HEAD if quick else _HEAD]
     mark = " (quick)" if quick else ""
     older = {
@@ -91,7 +91,7 @@ def document(
 
 
 def fill_table(page: Path, table: str) -> None:
-    """Replace the text between a page's table marks."""
+    """Replace the text between ``table:begin`` and ``table:end`` in a page."""
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition("<!-- table:begin")
     comment, end, after = rest.partition("<!-- table:end")
@@ -102,12 +102,12 @@ def fill_table(page: Path, table: str) -> None:
 
 
 def fill_readme(page: Path, results: Results) -> None:
-    """Renew the small table that shows both protocols side by side."""
-    fill_table(page, to_markdown(methods.side_by_side(results, README_DATA)))
+    """Rewrite the README's table that compares the ``paper`` and ``leak-free`` protocols."""
+    fill_table(page, to_markdown(methods.side_by_side(results, README_DATASETS)))
 
 
 def report_contents(folder: Path) -> tuple[str, list[FinishedRun], Extras]:
-    """A title, the main table's runs, and everything else the rows in a folder hold."""
+    """Title, runs and extra sections of an HTML report on the result rows in a folder."""
     stores = (*STORES, "privacy")
     results, mark = read_results(folder, stores), ""
     if not results.runs:
@@ -133,13 +133,13 @@ def report_contents(folder: Path) -> tuple[str, list[FinishedRun], Extras]:
 
 
 def published_figures(runs: Iterable[FinishedRun]) -> dict[tuple[str, str], published.Pair]:
-    """The paper's figures for methods and data sets of these runs."""
+    """HR@10 and NDCG@10 that the paper prints for the methods and data sets of these runs."""
     pairs = {(run.result.method, run.result.data) for run in runs}
     return {pair: found for pair in pairs if (found := published.quality(*pair))}
 
 
 def _attacks(results: Results) -> list[Chapter]:
-    """A chapter per data set and protocol on what uploads give away."""
+    """One report chapter per data set and protocol on privacy attacks."""
     return [
         Chapter(
             f"privacy-{number}",
@@ -153,8 +153,8 @@ def _attacks(results: Results) -> list[Chapter]:
 
 
 def _chapter(exhibit: Exhibit, results: Results) -> Chapter:
-    """An exhibit. Pictures of embeddings have no axes and are left out; so are convergence charts,
-    which are the page's learning curves."""
+    """Make a report chapter of an exhibit, without embedding pictures (they have no axes) and
+    convergence charts (the page already shows learning curves)."""
     charts = [
         chart
         for chart in exhibit.charts(results).values()

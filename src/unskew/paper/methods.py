@@ -1,5 +1,5 @@
-"""Methods compared: the main table, paired tests of one method against the others, and FedRefit
-with each of its parts removed."""
+"""Comparisons of methods: the main table, paired tests of one method against the others, and
+FedRefit with each of its parts removed."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _ABOUT = {
     "time": "One moment for everybody, nothing after it in training; otherwise as `leak-free`.",
 }
 SIDE_BY_SIDE_METHODS = ("fedrefit", "pfedclr", "fedmf", "popularity", "ease")
-"""Methods of the table with both protocols."""
-_MEASURED = "ndcg@10"
-"""Metric of the paired tests."""
+"""Methods of the table that compares the two protocols."""
+_METRIC = "ndcg@10"
+"""Metric of the paired tests and of FedRefit without its parts."""
 
 
 def main_tables(results: Results) -> list[Table]:
-    """Methods down, data sets across, one table per protocol; then the protocols side by side."""
+    """One table per protocol, a row per method and a column per data set; then both protocols."""
     tables = table_per_protocol(_main_table, results.default_runs())
     beside = side_by_side(results, DATASETS)._replace(title="Both protocols side by side")
     return [*tables, beside] if beside.rows else tables
@@ -47,7 +47,7 @@ def main_tables(results: Results) -> list[Table]:
 
 def _main_table(rows: list[RunRow], protocol: str) -> Table:
     def figures(method: str, data: str) -> Cell | None:
-        """HR@10 / NDCG@10, and what the paper prints or the same among sampled candidates."""
+        """HR@10 / NDCG@10; the note is the paper's value, or ours among 99 sampled items."""
         row = find(rows, method=method, data=data)
         if row is None:
             return None
@@ -66,8 +66,8 @@ def _both(metrics: Mapping[str, Summary]) -> str:
 
 
 def side_by_side(results: Results, data: Sequence[str]) -> Table:
-    """HR@10 as the paper prints it, as it is under ``paper``, and under ``leak-free``, for runs
-    that have both protocols."""
+    """A table of HR@10 as the paper prints it and as measured under ``paper`` and ``leak-free``,
+    for runs that have both protocols."""
     rows = results.default_runs(SIDE_BY_SIDE_METHODS)
     lines: list[Line] = []
     for source in data:
@@ -85,7 +85,7 @@ def side_by_side(results: Results, data: Sequence[str]) -> Table:
 
 
 def against_tasks(plan: Plan) -> list[Task]:
-    """A paired test of the first method against every other."""
+    """Tasks that test the first method against every other, paired over users."""
     first, *others = plan.methods or METHODS
     return [
         Task(
@@ -102,12 +102,12 @@ def against_tasks(plan: Plan) -> list[Task]:
 
 
 def _compare_users(specs: tuple[RunSpec, RunSpec], places: Places) -> Record:
-    """Row of a paired test of two runs: per-user NDCG@10, averaged over each one's seeds."""
+    """Test two runs, paired over users, on NDCG@10 averaged over seeds; returns a row."""
     ours, theirs = specs
     folders = [places.users(spec) for spec in specs]
-    mine, other = (read_users(folder).select("user", _MEASURED) for folder in folders)
+    mine, other = (read_users(folder).select("user", _METRIC) for folder in folders)
     both = mine.join(other, on="user", suffix="_other", maintain_order="left")
-    ours_by_user, theirs_by_user = both[_MEASURED].to_numpy(), both[f"{_MEASURED}_other"].to_numpy()
+    ours_by_user, theirs_by_user = both[_METRIC].to_numpy(), both[f"{_METRIC}_other"].to_numpy()
     test = paired_test(ours_by_user, theirs_by_user)
     seeds, seeds_against = (list(read_spec(folder)[0].seeds) for folder in folders)
     return {
@@ -129,7 +129,7 @@ def _compare_users(specs: tuple[RunSpec, RunSpec], places: Places) -> Record:
 
 
 def against_tables(results: Results) -> list[Table]:
-    """For each data set the method, then every other by falling NDCG@10. Holm's correction covers
+    """For each data set the method, then the others by falling NDCG@10. Holm's correction covers
     the tests of a data set."""
     rows = [row for row in results.of("against") if row["protocol"] == "leak-free"]
     lines: list[Line] = []
@@ -172,11 +172,11 @@ PARTS: dict[str, dict[str, Any]] = {
     "without damping popular items in the space": {"item_power": 0.0},
     "with a space of 16": {"dim": 16},
 }
-"""FedRefit's parts, and the settings that remove them."""
+"""Settings that remove each part of FedRefit."""
 
 
 def parts_cells(plan: Plan) -> list[RunSpec]:
-    """FedRefit without each of its parts."""
+    """Runs of FedRefit without each of its parts."""
     return [
         plan.cell("fedrefit", source, "leak-free", **settings)
         for source in plan.data or DATASETS
@@ -185,8 +185,8 @@ def parts_cells(plan: Plan) -> list[RunSpec]:
 
 
 def parts_tables(results: Results) -> list[Table]:
-    """NDCG@10 over all unseen items, parts down, data sets across. The whole method is averaged
-    over the seeds of the rows with a part removed."""
+    """A table of NDCG@10 over all unseen items, a row per removed part and a column per data set.
+    The whole method is averaged over the seeds of the rows with a part removed."""
     rows = select(results.runs, method="fedrefit", protocol="leak-free", noise=0.0)
     rows = [row for row in rows if row.settings in PARTS.values()]
     seeds = {row.data: set(row.seeds) for row in rows if row.settings}
@@ -194,7 +194,7 @@ def parts_tables(results: Results) -> list[Table]:
     def quality(part: str, data: str) -> Cell:
         row = find(rows, data=data, settings=PARTS[part])
         common = seeds[data] & set(row.seeds) if row else set()
-        return Cell.number(row.on_seeds(common).mean(_MEASURED) if row and common else None)
+        return Cell.number(row.on_seeds(common).mean(_METRIC) if row and common else None)
 
     data = sorted(seeds, key=data_place)
     return [table_by_data("FedRefit", PARTS, data, quality)] if seeds else []

@@ -1,7 +1,6 @@
-"""Pictures of vectors, placed in the plane by t-SNE: paths of user vectors, what clients hold, and
-the item tables they upload.
+"""t-SNE pictures: paths of user vectors, vectors that clients hold, and uploaded item tables.
 
-Rows hold points in the plane, not vectors. They are small, and drawing needs no training.
+Rows store the 2-D points, not the vectors, so they are small and drawing needs no training.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Int64, Rows, Split, UnskewError, Upload
 
 CLIENTS = (94, 233, 449, 17)
-"""Clients in pictures, the paper's three first; numbers beyond a federation's size wrap around."""
+"""User numbers shown in pictures, the paper's three first; taken modulo the number of users."""
 MAX_ITEMS, MAX_QUICK_ITEMS = 1000, 150
-"""Most items in a panel."""
+"""Maximum number of items in a panel, in a full and in a quick run."""
 MakePoints = Callable[[Split, int, bool], Record]
-"""From a split, a seed and whether it is a quick run."""
+"""Function that computes a picture's points from a split, a seed and whether the run is quick."""
 
 
 def picture_task(
     name: str, data: str, protocol: str, plan: Plan, methods: Sequence[str], make: MakePoints
 ) -> Task:
-    """A task that splits the data and makes the points of a picture."""
+    """Make a task that splits the data and computes the points of a picture."""
     seed = plan.seeds[0]
     chosen = ["--methods", methods[0]] if name == "uploads" else []
     words = ["unskew", "reproduce", name, *chosen, "--data", data, "--protocol", protocol]
@@ -64,7 +63,7 @@ def build_federation(
 
 
 def place_in_plane(vectors: Any, seed: int, quick: bool) -> list[list[float]]:
-    """Coordinates by t-SNE, rounded; few points are placed by their two principal components."""
+    """2-D coordinates by t-SNE, rounded; for few points, the two principal components."""
     try:
         from sklearn.decomposition import PCA
         from sklearn.manifold import TSNE
@@ -84,8 +83,8 @@ def place_in_plane(vectors: Any, seed: int, quick: bool) -> list[list[float]]:
 
 
 def _panel_items(split: Split, client: int, seed: int, quick: bool) -> tuple[Int64, int]:
-    """Items of a client's panel, its own first, and how many are its own. Of too many others a
-    random part is taken."""
+    """Items of a client's panel, its own first, and the number of its own. Other items are sampled
+    if there are too many."""
     own = split.seen.of(client).astype(np.int64)
     most = MAX_QUICK_ITEMS if quick else MAX_ITEMS
     own = own[: most // 2]
@@ -95,7 +94,8 @@ def _panel_items(split: Split, client: int, seed: int, quick: bool) -> tuple[Int
 
 
 def _item_points(title: str, places: Sequence[Any], n_own: int, n_items: int) -> Record:
-    """Points of items, the client's own first, and of the client itself if there is one more."""
+    """Points of a panel: the client's ``n_own`` items, other items, and the user if ``places`` has
+    an entry beyond the items."""
     user = places[n_items] if len(places) > n_items else None
     own, other = places[:n_own], places[n_own:n_items]
     return {"title": title, "interacted": own, "other": other, "user": user}
@@ -117,7 +117,7 @@ def _item_panel(points: Record) -> Panel:
 
 
 def embedding_tasks(plan: Plan) -> list[Task]:
-    """Vectors of items and users as single clients hold them at the end."""
+    """Tasks for pictures of item and user vectors as single clients hold them at the end."""
     methods = ("fedmf", "pfedclr")
     return [
         picture_task("embedding", source, protocol, plan, methods, _embeddings)
@@ -126,7 +126,7 @@ def embedding_tasks(plan: Plan) -> list[Task]:
 
 
 def _embeddings(split: Split, seed: int, quick: bool) -> Record:
-    """Per client FedMF's Q_u, PFedCLR's Q_u, A_u B_u, and Q_u + A_u B_u, with p_u."""
+    """Points of FedMF's Q_u, PFedCLR's Q_u, A_u B_u and Q_u + A_u B_u per client, with p_u."""
     states = {
         name: build_federation(split, name, {}, seed, quick).run() for name in ("fedmf", "pfedclr")
     }
@@ -155,7 +155,7 @@ def _views(states: Mapping[str, State], client: int) -> dict[str, tuple[Float32,
 
 
 def _held(state: State, client: int) -> tuple[Float32, Any]:
-    """The item table a client holds, and its private state."""
+    """A client's full item table (the download with its own rows in place) and private state."""
     private = state.devices.take(np.array([client]))
     download = state.devices.downloads[int(state.devices.version[client])]
     table, rows = download.Q.copy(), private.Q
@@ -177,7 +177,7 @@ def embedding_charts(results: Results) -> dict[str, Chart]:
 
 
 def uploads_tasks(plan: Plan) -> list[Task]:
-    """The item tables that clients upload, as the server sees them, method by method."""
+    """Tasks for pictures of the item tables that clients upload, one per method."""
     return [
         picture_task("uploads", source, protocol, plan, (method,), partial(_uploads, method))
         for source, protocol in plan.pairs("ml-100k")
@@ -186,7 +186,7 @@ def uploads_tasks(plan: Plan) -> list[Task]:
 
 
 def _uploads(method: str, split: Split, seed: int, quick: bool) -> Record:
-    """The last upload of some clients, with the AUC of an attack on it."""
+    """Points of some clients' last uploads, with the AUC of an attack on each."""
     panels = []
     for client, (table, change) in sorted(_last_uploads(method, split, seed, quick).items()):
         items, n_own = _panel_items(split, client, seed, quick)
@@ -200,8 +200,8 @@ def _uploads(method: str, split: Split, seed: int, quick: bool) -> Record:
 def _last_uploads(
     method: str, split: Split, seed: int, quick: bool
 ) -> dict[int, tuple[Float32, Float32]]:
-    """By client: the item table it sent last, and the rows it sent, zero elsewhere. Clients that
-    never sent one are left out."""
+    """For each client, the item table after its last upload, and the uploaded rows (zero
+    elsewhere). Clients that never sent one are left out."""
     clients = pictured_clients(split, quick)
     sent: dict[int, tuple[Float32, Float32]] = {}
     latest: dict[str, Any] = {}

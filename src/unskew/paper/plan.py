@@ -1,8 +1,8 @@
-"""A table or figure of the paper as a value: the cells it needs, and functions from rows to tables
-and charts.
+"""The description of an exhibit (a table or figure of the paper): the cells it needs, and functions
+that turn result rows into tables and charts.
 
-A cell is a ``RunSpec`` or a ``Task``. It is not run again while its row is there, unless its
-method's arithmetic has changed since: a row has its checksum.
+A cell is a ``RunSpec`` or a ``Task`` whose result is one row. It runs only if it has no row or if
+the checksum of its method's arithmetic differs from the row's.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from unskew.types import UnskewError
 DATASETS = ("filmtrust", "ml-100k", "ml-1m", "lastfm-2k")
 """The paper's data sets that can be downloaded; HetRec2011 is not among them."""
 PROTOCOLS = ("paper", "leak-free", "time")
-"""Order of protocols in documents."""
+"""Protocols in the order of documents."""
 METRICS = {"HR@10": "hr@10", "NDCG@10": "ndcg@10"}
 QUICK_ROUNDS = 4
-"""Rounds of a quick run."""
+"""Number of rounds of a quick run."""
 CHECKSUMS = Path(__file__).with_name("checksums.json")
 """Checksums of every method's arithmetic, renewed by ``python -m benchmarks.same_bits --write``."""
 Line = list[Cell | str | float | None]
-"""Cells of a table's row."""
+"""Table cells of one row."""
 Heads = list[Column | str]
 """Heads of a table's columns."""
 
 
 class Places(NamedTuple):
-    """Where rows, per-user values, the document, charts and data sets are."""
+    """Paths of result rows, per-user values, the document, charts and data sets."""
 
     results: Path
     keep: Path
@@ -56,7 +56,7 @@ class Places(NamedTuple):
     data_dir: Path | None = None
 
     def rows(self, store: str, quick: bool) -> list[Record]:
-        """Rows of a file: those of quick runs, or all others."""
+        """Read the rows of a file: only those of quick runs, or only the others."""
         return read_rows(self.results / f"{store}.jsonl", quick)
 
     def users(self, spec: RunSpec) -> Path:
@@ -65,15 +65,15 @@ class Places(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A row that does not describe a run: statistics of a data set, a comparison of two runs, or
-    the points of a picture."""
+    """A computation, other than a run, that makes a row: statistics of a data set, a comparison of
+    two runs, or the points of a picture."""
 
     command: str
     methods: tuple[str, ...]
-    """Methods whose code decides whether the row is stale."""
+    """Methods whose checksums decide whether the row is stale."""
     make: Callable[[Places], Record]
     needs: tuple[RunSpec, ...] = ()
-    """Runs whose per-user values it reads."""
+    """Runs whose per-user values the task reads."""
 
 
 RunOrTask = RunSpec | Task
@@ -92,7 +92,7 @@ def command_of(cell: RunOrTask) -> str:
 
 
 def cell_identity(cell: RunOrTask) -> Hashable:
-    """Equal to ``row_identity`` of the cell's row, whatever the seeds."""
+    """Key of a cell without its seeds; equals ``row_identity`` of the row it produces."""
     if isinstance(cell, Task):
         return cell.command
     ldp = cell.ldp
@@ -111,7 +111,7 @@ def describe(cell: RunOrTask) -> str:
 
 def missing_cells(cells: Iterable[CellT], rows: Iterable[Record]) -> list[CellT]:
     """Cells without a row made by the present code, each once. A run with rows for some of its
-    seeds is returned with its other seeds. A row that names no code counts as present."""
+    seeds is returned with its other seeds. A row without a checksum counts as present."""
     made = group_rows(rows)
     missing: dict[Hashable, CellT] = {}
     for cell in cells:
@@ -154,26 +154,26 @@ class Plan:
     """The requested data sets, protocols, seeds and methods, and whether the run is quick."""
 
     data: tuple[str, ...] | None = None
-    """None for the data sets of each table."""
+    """Data sets to run; None: each table's own."""
     protocols: tuple[str, ...] = ("paper", "leak-free")
     seeds: tuple[int, ...] = (0, 1, 2)
     methods: tuple[str, ...] | None = None
-    """None for the methods of each table."""
+    """Methods to run; None: each table's own."""
     quick: bool = False
 
     def pairs(self, *defaults: str) -> list[tuple[str, str]]:
-        """Data sets asked for, or these, or all, each with every protocol."""
+        """(data set, protocol) pairs; data sets are the plan's, else ``defaults``, else all."""
         sources = self.data or defaults or DATASETS
         return [(source, protocol) for source in sources for protocol in self.protocols]
 
     def chosen(self, methods: Iterable[str]) -> list[str]:
-        """Those of a table's methods that were asked for."""
+        """The methods among ``methods`` that the plan includes."""
         return [method for method in methods if method in (self.methods or METHODS)]
 
     def cell(
         self, method: str, data: str, protocol: str, noise: float = 0.0, **settings: Any
     ) -> RunSpec:
-        """A run with the plan's seeds and Laplace noise of this strength on uploads."""
+        """A run with the plan's seeds, and Laplace noise of strength ``noise`` on uploads."""
         ldp = LocalPrivacy(noise=noise) if noise else None
         return RunSpec(method, settings, data, protocol, self.seeds, ldp=ldp)
 
@@ -201,14 +201,14 @@ class Exhibit:
     about: str
     """One or two sentences under the title."""
     store: str
-    """Name of the file for its own rows."""
+    """Name of the JSON-lines file for its own rows."""
     cells: Callable[[Plan], Sequence[RunOrTask]]
     tables: Callable[[Results], list[Table]] = lambda results: []
-    """Tables made of rows; none where there are no rows."""
+    """Makes its tables from rows; none without rows."""
     charts: Callable[[Results], dict[str, Chart]] = lambda results: {}
-    """Charts by file name; none where there are no rows."""
+    """Makes its charts, by file name; none without rows."""
     curves: bool = False
-    """Whether it needs the figures of every round."""
+    """True if it needs the metrics after every round."""
 
 
 def table_per_protocol(make: Callable[[list[RowT], str], Table], rows: list[RowT]) -> list[Table]:
@@ -228,8 +228,8 @@ def table_by_data(
     better: Literal["high", "low"] = "high",
     **words: Any,
 ) -> Table:
-    """A table with names down, data sets across and ``cell(name, data set)`` in between; ``words``
-    are the table's title, about and notes."""
+    """A table with a row per name, a column per data set and cells ``cell(name, data set)``;
+    ``words`` are the table's title, about and notes."""
     heads = [Column(source, better=better) for source in data]
     lines = [[name, *(cell(name, source) for source in data)] for name in names]
     return Table.of([head, *heads], lines, **words)

@@ -1,4 +1,4 @@
-"""Figures that the PFedCLR paper prints, read from ``published.toml``."""
+"""Numbers printed in the PFedCLR paper, read from ``published.toml``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Pair = tuple[float, float]
 
 @cache
 def figures() -> dict[str, Any]:
-    """The whole file, read once."""
+    """The whole file as a dictionary, read once."""
     text = files("unskew.paper").joinpath("published.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
 def figure(table: str, row: str, data: str) -> float | None:
-    """A number of a table that has data sets as columns; None if the paper has none."""
+    """A number in row ``row``, column ``data`` of a table; None if the paper has none."""
     columns, values = figures()["data"], figures()[table].get(row)
     return None if values is None or data not in columns else values[columns.index(data)]
 
 
 def pair(table: str, row: str, data: str) -> Pair | None:
-    """Two numbers of a table that has data sets as columns; None if the paper has none."""
+    """Two numbers in row ``row``, column ``data`` of a table; None if the paper has none."""
     found: Any = figure(table, row, data)
     return None if found is None else (found[0], found[1])
 
@@ -36,7 +36,7 @@ def quality(method: str, data: str) -> Pair | None:
 
 
 def noise_strengths() -> list[float]:
-    """Strengths of the noise on PFedCLR's uploads, 0 first."""
+    """Noise strengths on PFedCLR's uploads in the paper, 0 first."""
     return list(figures()["noise"]["strengths"])
 
 

@@ -1,7 +1,7 @@
-"""The whole job of ``unskew reproduce``: find missing cells, run them, write tables and figures.
+"""``unskew reproduce``: find the cells without a row, run them, write tables and figures.
 
-Runs happen in processes of their own, so that a row's peak memory is the run's own and a run that
-fails takes nothing with it.
+A cell is a run or task (:mod:`unskew.paper.plan`). Runs happen in separate processes, so that peak
+memory is measured per run and a crash affects only one run.
 """
 
 from __future__ import annotations
@@ -40,41 +40,42 @@ from unskew.runs import RunSpec, SeedOutcome, run
 from unskew.types import UnskewError
 
 MAX_UNCUT_ROUNDS = 10
-"""Methods with at most this many rounds run in full in a quick run."""
+"""Methods with at most this many rounds keep all of them in a quick run."""
 _METRIC_TABLES = ("metrics", "last_round", "sampled99", "sampled99_last_round")
-"""Keys of a run's row that hold figures per seed."""
+"""Keys of a run's row that hold metrics."""
 _KEPT_METRICS = ("hr@10", "ndcg@10", "recall@20", "mrr@10", "coverage@10", "popularity@10")
+"""Metrics that a row keeps."""
 _CURVE_KEYS = ("method", "data", "protocol", "seeds", "settings", "command", "source", "quick")
-"""Keys that a row of curves takes from its run's row."""
+"""Keys that a row of learning curves copies from its run's row."""
 
 
 class Job(NamedTuple):
-    """A cell to run, and what to keep of it."""
+    """A cell (run or task) to execute, and the outputs to keep."""
 
     cell: RunOrTask
     store: str
-    """File for its row."""
+    """Name of the JSON-lines file for its row."""
     keep: bool = False
-    """Whether to keep per-user values."""
+    """True to keep per-user values."""
     curves: bool = False
-    """Whether to keep the figures of every round."""
+    """True to keep the metrics after every round."""
 
 
 class Progress(Protocol):
-    """Who wants to know how far the job is."""
+    """Interface that is told the progress of ``run_jobs``."""
 
     def begin(self, name: str) -> None:
         """A cell starts."""
 
     def fail(self, message: str) -> None:
-        """The cell failed; the job goes on."""
+        """The cell failed; the other jobs still run."""
 
     def end(self, name: str, done: int, seconds: float, seconds_left: float) -> None:
-        """The cell is finished, the ``done``-th of all."""
+        """The cell has ended, number ``done`` of all jobs; times are in seconds."""
 
 
 def find_jobs(exhibits: Sequence[Exhibit], plan: Plan, places: Places) -> list[Job]:
-    """Cells that have to be run, each once whichever exhibits need it."""
+    """Find the cells that have to run, each once even if several exhibits need it."""
     rows = [row for store in RUN_STORES for row in places.rows(store, plan.quick)]
     curves = places.rows("curves", plan.quick)
     jobs: dict[Hashable, Job] = {}
@@ -104,7 +105,7 @@ def find_jobs(exhibits: Sequence[Exhibit], plan: Plan, places: Places) -> list[J
 
 
 def run_jobs(jobs: Sequence[Job], plan: Plan, places: Places, progress: Progress) -> list[str]:
-    """Run jobs one by one and append their rows; messages of those that failed."""
+    """Run jobs one by one and append their rows to files; returns a message per failed job."""
     failures: list[str] = []
     began = time.monotonic()
     for done, job in enumerate(jobs, 1):
@@ -122,7 +123,7 @@ def run_jobs(jobs: Sequence[Job], plan: Plan, places: Places, progress: Progress
 
 
 def _run_job(job: Job, quick: bool, places: Places) -> None:
-    """Append a job's row to its file, and its curves to theirs."""
+    """Run a job and append its row, and its learning curves, to their files."""
     cell = job.cell
     if isinstance(cell, Task):
         row = cell.make(places) | {"command": cell.command}
@@ -142,9 +143,9 @@ def _run_job(job: Job, quick: bool, places: Places) -> None:
 
 
 def _train(spec: RunSpec, data_dir: Path | None, keep: Path | None, quick: bool) -> Record:
-    """Train a run and return its row, with its figures of every round under ``curves``. ``keep``
-    becomes a run folder without models. A quick run has few rounds; its row has the settings
-    without their number, its command has them all."""
+    """Train a run and return its row, with the metrics of every round under ``curves``. ``keep``
+    becomes a run folder without models. A quick run is cut to ``QUICK_ROUNDS`` rounds; that number
+    is in the row's command but not in its settings."""
     short = spec
     if quick and "rounds" not in spec.settings and spec.build().config.rounds > MAX_UNCUT_ROUNDS:
         short = replace(spec, settings={**spec.settings, "rounds": QUICK_ROUNDS})
@@ -166,7 +167,7 @@ def _train(spec: RunSpec, data_dir: Path | None, keep: Path | None, quick: bool)
 
 
 def _curves(outcomes: Sequence[SeedOutcome]) -> dict[str, dict[str, list[float]]]:
-    """Validation and test figures after every round, mean over seeds."""
+    """Validation and test metrics after every round, averaged over seeds."""
     rounds = list(zip(*(outcome.rows for outcome in outcomes), strict=False))
     return {
         part: {

@@ -1,5 +1,5 @@
-"""Training round by round: convergence of every method, FedMF with aggregation that starts late or
-never (the paper's motivation), and paths of user vectors."""
+"""Results by round: convergence of every method, FedMF with aggregation that starts late or never
+(the paper's motivation), and paths of user vectors."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from unskew.report import Cell, Chart, Panel, Series, Table
 from unskew.types import Float32, Split
 
 CONVERGED_SHARE = 0.95
-"""Share of a method's best figure at which it counts as converged."""
-MOTIVATION_ROUNDS = 140
-STANDARD_ROUNDS = 100
+"""Share of its best value at which a method counts as converged."""
+MOTIVATION_ROUNDS, STANDARD_ROUNDS = 140, 100
+"""Rounds of the runs with late or no aggregation, and the usual number of rounds."""
 AGGREGATION_STARTS = (0, 1, 20, 50, 100)
-"""Rounds in which aggregation starts, 0 for never. (The paper's text does not name its rounds.)"""
+"""Rounds in which aggregation starts; 0: never. (The paper's text does not name its rounds.)"""
 PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "FedMF w/o GA": ("fedmf", {"aggregate_from": 0}),
     **VARIANTS,
 }
-"""Method and settings of the paths of user vectors."""
+"""Method and settings by label, for the pictures of how user vectors move between rounds."""
 _PATH_KEYS = {
     **STYLE_KEYS,
     "w/ GA (1-)": "fedmf",
@@ -83,12 +83,12 @@ def curve(label: str, key: str, values: Sequence[float]) -> Series:
 
 
 def convergence_tables(results: Results) -> list[Table]:
-    """Per protocol: the round in which a method has converged."""
+    """One table per protocol: the round in which each method has converged."""
     return table_per_protocol(_convergence_table, _convergence_rows(results))
 
 
 def rounds_to(values: Sequence[float]) -> int:
-    """The first round with ``CONVERGED_SHARE`` of the best value."""
+    """Number of the first round with ``CONVERGED_SHARE`` of the best value."""
     return next(at for at, one in enumerate(values, 1) if one >= CONVERGED_SHARE * max(values))
 
 
@@ -110,7 +110,7 @@ def _convergence_table(rows: list[CurveRow], protocol: str) -> Table:
 
 
 def motivation_cells(plan: Plan) -> list[RunOrTask]:
-    """FedMF with each start of aggregation, and the paths of its user vectors."""
+    """Runs of FedMF with each start of aggregation, and tasks for the paths of its user vectors."""
     rounds = 2 * QUICK_ROUNDS if plan.quick else MOTIVATION_ROUNDS
     starts: Sequence[int] = (0, 1, 4) if plan.quick else AGGREGATION_STARTS
     settings = [{"rounds": rounds, "aggregate_from": start} for start in starts]
@@ -123,7 +123,7 @@ def motivation_cells(plan: Plan) -> list[RunOrTask]:
 
 
 def motivation_tables(results: Results) -> list[Table]:
-    """Figures after the usual number of rounds and after the extra ones."""
+    """A table of metrics after ``STANDARD_ROUNDS`` rounds and after the last round."""
     lines: list[Line] = []
     for row in _motivation_rows(results):
         at = min(STANDARD_ROUNDS, len(row.test["hr@10"])) - 1
@@ -137,7 +137,7 @@ def motivation_tables(results: Results) -> list[Table]:
 
 
 def motivation_charts(results: Results) -> dict[str, Chart]:
-    """Curves of every start of aggregation, and the paths of user vectors."""
+    """Charts of learning curves for every start of aggregation, and of user-vector paths."""
     charts, rows = {}, _motivation_rows(results)
     for data, protocol in dict.fromkeys((row.data, row.protocol) for row in rows):
         found = select(rows, data=data, protocol=protocol)
@@ -169,13 +169,13 @@ def _start_lines(rows: Sequence[CurveRow], part: str, metric: str) -> tuple[Seri
 
 
 def path_task(name: str, data: str, protocol: str, plan: Plan, variants: Variants) -> Task:
-    """The user vectors of some clients after every round, for each variant."""
+    """Make a task that trains each variant and records some user vectors after every round."""
     methods = tuple(dict.fromkeys(method for method, _ in variants.values()))
     return picture_task(name, data, protocol, plan, methods, partial(_paths, variants))
 
 
 def _paths(variants: Variants, split: Split, seed: int, quick: bool) -> Record:
-    """Paths of each client; those of one client are placed together to be comparable."""
+    """2-D paths of user vectors; one t-SNE per client over all variants keeps them comparable."""
     clients = pictured_clients(split, quick)
     vectors: dict[str, list[Float32]] = {}
     for label, (method, settings) in variants.items():
@@ -214,7 +214,7 @@ def _path_panel(points: Record) -> Panel:
 
 
 def trajectory_tasks(plan: Plan) -> list[Task]:
-    """Paths under every variant of the ablation."""
+    """Tasks for the paths of user vectors under every variant of the ablation."""
     return [
         path_task("trajectory", source, protocol, plan, PATHS)
         for source, protocol in plan.pairs("filmtrust")

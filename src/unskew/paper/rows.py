@@ -17,21 +17,21 @@ from unskew.methods import METHODS
 from unskew.runs import Result, Summary, summaries
 
 Record = dict[str, Any]
-"""A row as it stands in its file."""
+"""A row as read from its JSON-lines file."""
 DATA_ORDER = ("filmtrust", "ml-100k", "ml-1m", "lastfm-2k", "ml-latest-small")
 """Order of data sets in tables."""
 
 
 def read_rows(path: Path, quick: bool = False) -> list[Record]:
-    """Rows of a JSON-lines file, if it exists: those of quick runs, or all others. A later row with
-    the same command replaces an earlier one. Lines cut short by a kill are skipped."""
+    """Read a JSON-lines file if it exists: only rows of quick runs, or only the others. A later row
+    with the same command replaces an earlier one. Incomplete lines, left by a kill, are skipped."""
     lines = read_json_lines(path, skip_damaged=True) if path.exists() else []
     rows = [row for row in lines if "command" in row and bool(row.get("quick")) == quick]
     return list({row["command"]: row for row in rows}.values())
 
 
 def row_identity(row: Mapping[str, Any]) -> Hashable:
-    """Specification of a run without its seeds; for any other row its command."""
+    """Key of a row: the run's specification without its seeds, or the command of any other row."""
     if "settings" not in row or not ("metrics" in row or "curves" in row):
         return str(row["command"])
     private = row.get("privacy")
@@ -42,12 +42,12 @@ def row_identity(row: Mapping[str, Any]) -> Hashable:
 def run_identity(
     method: str, data: str, protocol: str, settings: Mapping[str, Any], noise: Hashable
 ) -> Hashable:
-    """Equal for runs that differ only in their seeds."""
+    """Key of a run; equal for runs that differ only in their seeds."""
     return method, data, protocol, frozenset(settings.items()), noise
 
 
 def group_rows(rows: Iterable[Record]) -> dict[Hashable, list[Record]]:
-    """Rows by identity."""
+    """Group rows by ``row_identity``."""
     groups: dict[Hashable, list[Record]] = {}
     for row in rows:
         groups.setdefault(row_identity(row), []).append(row)
@@ -56,10 +56,10 @@ def group_rows(rows: Iterable[Record]) -> dict[Hashable, list[Record]]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow(Result):
-    """Figures of one run with default or other settings, seeds pooled, as tables read them."""
+    """Results of one run over all its seeds; rows with other seeds of the run are merged."""
 
     method_checksum: str | None = None
-    """Checksum of the arithmetic that made it; None for rows from before there were any."""
+    """Checksum of the method's arithmetic; None in rows of versions without checksums."""
 
     @staticmethod
     def from_record(row: Record) -> RunRow:
@@ -69,7 +69,7 @@ class RunRow(Result):
         return RunRow(**values, method_checksum=row.get("method_checksum"))
 
     def mean(self, metric: str) -> float:
-        """Mean over seeds at the best validation round, under the protocol's own ranking."""
+        """Mean over seeds at the best validation round, with the protocol's main ranking."""
         return self.metrics[metric].mean
 
     def on_seeds(self, seeds: set[int]) -> RunRow:
@@ -80,9 +80,9 @@ class RunRow(Result):
 
 
 def pool_seeds(group: Sequence[RunRow]) -> RunRow:
-    """One row for all rows of a run: the row with most seeds (the latest of several), joined with
-    rows that have none of its seeds. Rows known to come from different code are never joined. Peak
-    memory is that of the latest row, as it describes the present engine."""
+    """Merge all rows of a run: the row with the most seeds (the latest of several) and rows that
+    share no seed with it. Rows with different known checksums are never joined. Peak memory is the
+    latest row's, as it describes the present engine."""
     chosen: list[RunRow] = []
     ascending = sorted(group, key=lambda row: len(row.seeds))
     for row in reversed(ascending):
@@ -96,7 +96,7 @@ def pool_seeds(group: Sequence[RunRow]) -> RunRow:
 
 
 def _join(rows: Sequence[RunRow]) -> RunRow:
-    """Rows of a run that have different seeds as one row, its seeds ascending."""
+    """Join rows of a run with disjoint seeds into one row, its seeds ascending."""
     places = sorted(
         (seed, at, i) for at, row in enumerate(rows) for i, seed in enumerate(row.seeds)
     )
@@ -122,7 +122,7 @@ def _join(rows: Sequence[RunRow]) -> RunRow:
 
 
 class CurveRow(NamedTuple):
-    """Figures of a run after every round, mean over seeds."""
+    """Metrics of a run after every round, averaged over seeds."""
 
     method: str
     data: str
@@ -167,18 +167,18 @@ class Results:
         )
 
     def of(self, store: str) -> list[Record]:
-        """Rows of one file that are not runs, by data set."""
+        """Rows of one file that are not runs, sorted by data set."""
         return sorted(self.records.get(store, ()), key=lambda row: data_place(row["data"]))
 
     def by_pair(self, store: str) -> dict[tuple[str, str], list[Record]]:
-        """Rows of one file that are not runs, by data set and protocol."""
+        """Rows of one file that are not runs, grouped by (data set, protocol)."""
         groups: dict[tuple[str, str], list[Record]] = {}
         for row in self.of(store):
             groups.setdefault((row["data"], row["protocol"]), []).append(row)
         return groups
 
     def default_runs(self, methods: Iterable[str] = METHODS) -> list[RunRow]:
-        """Runs of these methods with default settings and without noise, by method and data set."""
+        """Runs of these methods with default settings and no noise, by method and data set."""
         rows = [r for r in self.runs if r.method in methods and not r.settings and not r.privacy]
         return sort_by_method(rows)
 
@@ -190,15 +190,15 @@ class Results:
 
 
 def read_results(folder: Path, stores: Iterable[str], quick: bool = False) -> Results:
-    """Rows of the files named in ``stores``: only quick rows, or only the others."""
+    """Read the files named in ``stores``: only quick rows, or only the others."""
     return Results.from_records(
         {name: read_rows(folder / f"{name}.jsonl", quick) for name in stores}
     )
 
 
 def on_common_seeds(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Rows to compare with each other, with the figures of the seeds that all of them have. Rows
-    without a common seed stay as they are."""
+    """Restrict rows to the seeds that all of them have, for a fair comparison. Rows without a
+    common seed stay as they are."""
     common = set.intersection(*(set(row.seeds) for row in rows)) if rows else set()
     return [row.on_seeds(common) if common else row for row in rows]
 
@@ -213,7 +213,7 @@ def data_place(data: str) -> int:
 
 
 def sort_by_method(rows: Sequence[RowT]) -> list[RowT]:
-    """Rows of registered methods, by method as registered, then by data set."""
+    """Rows whose method is registered, sorted by registry order and then by data set."""
     order = list(METHODS)
     registered = [row for row in rows if row.method in order]
     return sorted(registered, key=lambda row: (order.index(row.method), data_place(row.data)))
@@ -225,7 +225,7 @@ def select(rows: Iterable[T], **wanted: Any) -> list[T]:
 
 
 def distinct(rows: Iterable[Any], attribute: str) -> list[Any]:
-    """Values of an attribute, each once, in order of appearance."""
+    """Distinct values of an attribute, in order of appearance."""
     return list(dict.fromkeys(getattr(row, attribute) for row in rows))
 
 

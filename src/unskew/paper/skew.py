@@ -1,4 +1,4 @@
-"""The skew of user vectors, measured: the paper's lemmas, and what Step 2 removes."""
+"""User-vector skew: the paper's lemmas, and the part removed by PFedCLR's calibration (Step 2)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from unskew.paper.rows import Record, Results
 from unskew.report import Chart, Panel, Series, Table
 
 ROUNDS, CLIENTS = 15, 100
-"""Rounds trained and clients measured."""
+"""Number of rounds trained and maximum number of clients measured."""
 QUICK_CLIENTS = 20
+"""Maximum number of clients measured in a quick run."""
 _STYLE_KEYS = {"af": "fedmf-af", "cf": "fedmf-cf", "clr": "pfedclr"}
-"""Variants drawn in the style of a method."""
+"""Method whose chart style a variant has."""
 _MEASURES = {
     "skew_of_pull": "skew a vector would meet",
     "left_of_pull": "skew left after Step 2",
@@ -20,7 +21,7 @@ _MEASURES = {
 
 
 def skew_tasks(plan: Plan) -> list[Task]:
-    """An audit of every variant."""
+    """Tasks that audit the skew of every variant."""
     rounds, clients = (QUICK_ROUNDS, QUICK_CLIENTS) if plan.quick else (ROUNDS, CLIENTS)
     return [
         _task(SkewSpec(name, source, protocol, rounds, clients, plan.seeds[0]))
@@ -37,7 +38,7 @@ def _task(spec: SkewSpec) -> Task:
 
 
 def skew_tables(results: Results) -> list[Table]:
-    """A table per data set and protocol, with findings in words about PFedCLR and FedRefit."""
+    """A table per data set and protocol, with sentences about PFedCLR and FedRefit."""
     tables = []
     for (data, protocol), rows in results.by_pair("skew").items():
         notes = [
@@ -51,7 +52,7 @@ def skew_tables(results: Results) -> list[Table]:
 
 
 def skew_charts(results: Results) -> dict[str, Chart]:
-    """Skew before and after Step 2, round by round."""
+    """Charts of the skew before and after calibration (Step 2), round by round."""
     charts = {}
     for (data, protocol), rows in results.by_pair("skew").items():
         panels = [

@@ -29,20 +29,22 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "FedMF w/ CF": ("pfedclr", {"buffer": "full"}),
     "FedMF w/ CLR": ("pfedclr", {}),
 }
-"""Method and settings of every variant, weakest first by the paper."""
+"""Method and settings by variant, weakest first according to the paper."""
 STYLE_KEYS = {
     "FedMF": "fedmf",
     "FedMF w/ AF": "fedmf-af",
     "FedMF w/ CF": "fedmf-cf",
     "FedMF w/ CLR": "pfedclr",
 }
-"""Key of a variant in published figures and in charts."""
+"""Key of each variant in ``published.toml`` and in chart styles."""
 RANKS = (1, 2, 4, 6, 8, 10, 12)
+"""Ranks r of the sweep."""
 BUFFER_RATES = (0.1, 0.01, 0.001, 0.0001, 0)
+"""Learning rates β of the low-rank matrices in the sweep."""
 
 
 def ablation_cells(plan: Plan) -> list[RunSpec]:
-    """Every variant on every data set under every protocol."""
+    """Runs of every variant on every data set under every protocol."""
     return [
         plan.cell(method, source, protocol, **settings)
         for source, protocol in plan.pairs()
@@ -51,14 +53,14 @@ def ablation_cells(plan: Plan) -> list[RunSpec]:
 
 
 def ablation_tables(results: Results) -> list[Table]:
-    """Variants down, data sets across; each data set on the seeds that all variants have."""
+    """One table per protocol, a row per variant and a column per data set, on common seeds."""
     kinds = list(VARIANTS.values())
     rows = [r for r in results.runs if (r.method, r.settings) in kinds and not r.noise]
     return table_per_protocol(_ablation_table, _on_common_seeds_by_data(rows))
 
 
 def _on_common_seeds_by_data(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Rows by data set, those of a data set and protocol on the seeds they all have."""
+    """Rows sorted by data set, on the seeds common to their data set and protocol."""
     pairs = dict.fromkeys((row.data, row.protocol) for row in rows)
     groups = [select(rows, data=data, protocol=protocol) for data, protocol in pairs]
     alike = [row for group in groups for row in on_common_seeds(group)]
@@ -71,7 +73,7 @@ def _ablation_table(rows: list[RunRow], protocol: str) -> Table:
         return find(rows, method=method, settings=settings, data=data)
 
     def figures(variant: str, data: str) -> Cell:
-        """HR@10 / NDCG@10, each followed by what the paper prints."""
+        """HR@10 / NDCG@10, each followed by the paper's value under ``paper``."""
         row = row_of(variant, data)
         printed = published.pair("ablation", STYLE_KEYS[variant], data)
         both = printed if printed and protocol == "paper" else (None, None)
@@ -82,7 +84,7 @@ def _ablation_table(rows: list[RunRow], protocol: str) -> Table:
         return Cell(" / ".join(cell.line for cell in cells), cells[0].value)
 
     def order(data: str) -> list[str]:
-        """Whether the paper's order of variants holds; nothing if one has not been run."""
+        """A note on whether HR@10 orders the variants as in the paper; empty if one was not run."""
         found = {variant: row for variant in VARIANTS if (row := row_of(variant, data))}
         if len(found) < len(VARIANTS):
             return []
@@ -107,14 +109,14 @@ class Sweep:
     values: Sequence[Any]
     x_label: str
     overhead: Callable[[RunRow], float] | None = None
-    """Bars on an axis at the right."""
+    """Computes from a run the value of the bars on the right axis."""
 
     @property
     def default(self) -> Any:
         return getattr(METHODS["pfedclr"].Config(), self.setting)
 
     def cells(self, plan: Plan) -> list[RunSpec]:
-        """A run per value; the default value needs no setting, it is the main table's run."""
+        """One run per value; the default value's is the main table's run, without a setting."""
         settings = [{self.setting: v} if v != self.default else {} for v in plan.grid(self.values)]
         return [
             plan.cell("pfedclr", source, protocol, **given)
@@ -127,8 +129,7 @@ class Sweep:
         return row.settings.get(self.setting, self.default)
 
     def rows(self, results: Results) -> list[RunRow]:
-        """Rows of data sets and protocols where another value than the default has been run, by
-        value."""
+        """Rows sorted by value, of data sets and protocols with a run at a non-default value."""
         rows = [
             row
             for row in select(results.runs, method="pfedclr", noise=0.0)
@@ -139,7 +140,7 @@ class Sweep:
         return _on_common_seeds_by_data(rows)
 
     def tables(self, results: Results) -> list[Table]:
-        """Data sets and metrics down, values across."""
+        """One table per protocol, a row per data set and metric, a column per value."""
         return table_per_protocol(self._table, self.rows(results))
 
     def _table(self, rows: list[RunRow], protocol: str) -> Table:
@@ -153,7 +154,7 @@ class Sweep:
         return Table.of(["data", "metric", *(f"{self.symbol} = {v:g}" for v in values)], lines)
 
     def charts(self, results: Results) -> dict[str, Chart]:
-        """A chart per protocol, a panel per data set, values at equal distances."""
+        """A chart per protocol with a panel per data set; values are equally spaced."""
         title = f"PFedCLR by {self.x_label}, protocol {{protocol}}"
         return chart_per_protocol(self.name, title, self.rows(results), self._panels)
 
@@ -172,7 +173,7 @@ class Sweep:
 
 
 def _rank_overhead(row: RunRow) -> float:
-    """Megabytes on a client beyond FedMF's."""
+    """Megabytes of parameters on a client beyond FedMF's."""
     rank = int(row.settings.get("rank", METHODS["pfedclr"].Config().rank))
     ours = parameter_megabytes("pfedclr", row.users, row.items, rank)
     return ours[0] - parameter_megabytes("fedmf", row.users, row.items)[0]

@@ -1,4 +1,4 @@
-"""A chart as a value, drawn by matplotlib as SVG: a whole file, or inline for a page.
+"""Charts as data, drawn by matplotlib as SVG: a whole file, or inline for a page.
 
 The same chart gives the same bytes. Methods differ by dash and marker as well as by colour.
 """
@@ -18,11 +18,11 @@ from unskew.report.table import MISSING, Cell, Column, Table, inline, to_html
 
 
 class Series(NamedTuple):
-    """Points of one name: a line, steps, a trail that marks its last point, or separate points."""
+    """A named series: a line, steps, a trail with its last point marked, or separate points."""
 
     label: str
     key: str
-    """Decides colour, dash and marker: a method's name, or any other name."""
+    """Name that decides colour, dash and marker, usually a method's."""
     x: Sequence[float]
     y: Sequence[float]
     kind: Literal["line", "step", "trail", "points"] = "line"
@@ -33,9 +33,9 @@ class Series(NamedTuple):
     high: Sequence[float] = ()
     """Upper edge of the band."""
     notes: Sequence[str] = ()
-    """A short text per point, drawn beside the first and the last if the panel has few series."""
+    """A short text per point; drawn at the first and last point if the panel has few series."""
     variant: int = 0
-    """Number of the series among those of the same key, which differ in dash, marker or fill."""
+    """Number of the series among those with the same key, which differ in dash, marker or fill."""
 
     @property
     def style(self) -> Style:
@@ -55,7 +55,7 @@ class Panel(NamedTuple):
     names: tuple[str, ...] = ()
     """Labels of the whole numbers 0, 1, ... on the horizontal axis."""
     from_zero: bool = False
-    """Whether the vertical axis starts at 0."""
+    """True if the vertical axis starts at 0."""
     log_x: bool = False
 
     @property
@@ -64,7 +64,7 @@ class Panel(NamedTuple):
         return (*self.series, *([self.right] if self.right else []))
 
     def x_text(self, x: float) -> str:
-        """A place on the horizontal axis in words."""
+        """Label of a position on the horizontal axis."""
         return self.names[int(x)] if self.names else f"{x:.4g}"
 
 
@@ -77,19 +77,19 @@ class Chart(NamedTuple):
 
 
 PANEL_WIDTH, PANEL_HEIGHT = 400, 270
-"""Size of a panel in pixels of the SVG's own scale."""
+"""Size of a panel in SVG pixels."""
 MAX_BUBBLE_AREA = 1200.0
 """Largest area of a bubble, in square pixels."""
 MAX_MARKERS_PER_LINE = 8
-"""A line with many points gets a marker at evenly spaced ones only."""
+"""Approximate maximum number of markers on a line with many points."""
 MAX_POINTS_ALL_MARKED = 16
-"""A line with up to this many points gets a marker at each."""
+"""Maximum number of points of a line that has a marker at every point."""
 MAX_LABEL_WIDTH = 36
-"""Characters in a line of an axis label; a longer one would leave no room for the axes."""
+"""Maximum characters in a line of an axis label; longer labels are wrapped."""
 MAX_NOTE_WIDTH = 24
-"""Characters of a note that are drawn."""
+"""Maximum characters of a point's note; the rest is cut."""
 MAX_SERIES_WITH_NOTES = 4
-"""In a panel with more series the notes would overlap and are left out."""
+"""Maximum number of series in a panel with notes; more notes would overlap."""
 _POINT_AREAS = {"other": 8.0, "interacted": 16.0, "user": 160.0, "best": 120.0}
 """Areas of points with a special key, in square pixels; others have 30."""
 _INK, _GRID, _BACK = "#010203", "#040506", "#070809"
@@ -100,12 +100,12 @@ _SVG_NOISE = re.compile(
     r'| transform="rotate\(-0 [^"]*"|font-family: [^;]*; |^\s+',
     re.DOTALL | re.MULTILINE,
 )
-"""What matplotlib writes beyond shapes and text; the ids of markers are needed."""
+"""Parts of matplotlib's SVG that are removed: clip paths, fonts, ids other than markers'."""
 _PAGE_COLOURS = {_INK: "currentColor", _GRID: "var(--grid)", _BACK: "var(--card)"}
 
 
 def draw_svg(chart: Chart) -> str:
-    """The chart as an SVG file on white, with title and legend."""
+    """Draw a chart as an SVG file on white, with title and legend."""
     across = min(chart.columns, len(chart.panels))
     down = -(-len(chart.panels) // across)
     # Room above for the title and below for rows of three legend entries per column.
@@ -116,7 +116,7 @@ def draw_svg(chart: Chart) -> str:
 
 
 def draw_inline(panel: Panel, key: str) -> str:
-    """One panel as inline SVG in the colours of its page, without heading and legend.
+    """Draw one panel as inline SVG in the colours of its page, without heading and legend.
 
     ``key`` is the id of the chart within the page.
     """
@@ -127,7 +127,7 @@ def draw_inline(panel: Panel, key: str) -> str:
 def _draw(
     chart: Chart, across: int, down: int, size: tuple[int, int], key: str, bare: bool = False
 ) -> str:
-    """The SVG reduced to shapes and text, with a title and a description for screen readers.
+    """Draw an SVG reduced to shapes and text, with a title and description for screen readers.
     ``bare``: in the colours of its page, without heading, legend and background."""
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -226,7 +226,7 @@ def _draw_panel(axis: Any, panel: Panel, bare: bool) -> dict[str, Any]:
 
 
 def _draw_series(axis: Any, series: Series, at: int) -> Any:
-    """Draw a series, the ``at``-th of its panel, and return what the legend shows of it."""
+    """Draw a series (number ``at`` of its panel) and return its legend handle."""
     style, marker = series.style, series.style.marker
     face = _BACK if style.hollow else style.colour
     if series.kind == "points":
@@ -267,7 +267,7 @@ def _draw_series(axis: Any, series: Series, at: int) -> Any:
 
 
 def _round_coordinates(attribute: str) -> str:
-    """Coordinates with one decimal, and without line breaks."""
+    """Round coordinates to one decimal and remove line breaks."""
     rounded = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}", attribute)
     return rounded.replace("\n", "")
 
@@ -304,12 +304,12 @@ def figure_html(panel: Panel, key: str, heading: str = "", note: str = "") -> st
 
 
 def figures_html(figures: Sequence[str]) -> str:
-    """Figures side by side as far as the screen is wide."""
+    """Lay out figures side by side, as many as the screen's width allows."""
     return f'<div class="panels">{"".join(figures)}</div>' if figures else ""
 
 
 def _values_table(panel: Panel) -> Table:
-    """Values of a panel: a column per line where all are lines, else a row per point."""
+    """A panel's values as a table: a row per x and a column per line, or a row per point."""
     series = panel.all_series
     largest = max((abs(y) for one in series for y in one.y), default=0.0)
     places = ".4f" if largest < 10 else ".4g"

@@ -1,4 +1,4 @@
-"""Sections that compare runs: both protocols, all figures, learning curves, noise, cost."""
+"""Report sections that compare runs: both protocols, all metrics, learning curves, noise, cost."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ from unskew.report.entries import LEAK_FREE, LEAKY, Entry, amount, group_by, kil
 from unskew.report.palette import swatch
 from unskew.report.table import Cell, Column, Table, to_html
 
-MAX_BANDS = 4
-"""With more lines in a chart, bands over seeds hide each other and are left out."""
-MAX_BARS = 12
-"""With more runs of a data set, cost bars show one protocol only."""
+MAX_LINES_WITH_BANDS = 4
+"""Maximum number of lines in a chart that shows bands over seeds; more would overlap."""
+MAX_RUNS_WITH_ALL_PROTOCOLS = 12
+"""Maximum number of runs of a data set whose costs are shown under all protocols."""
 METRICS = {"HR@10": "hr@10", "NDCG@10": "ndcg@10"}
 Published = Mapping[tuple[str, str], tuple[float, float]]
 """HR@10 and NDCG@10 as a paper prints them, by method and data set."""
 
 
 class Pair(NamedTuple):
-    """Two runs that differ in nothing but the protocol. Their figures among 99 sampled candidates,
-    which every protocol has, can be compared."""
+    """Two runs that differ only in the protocol, compared by their metrics among 99 sampled
+    candidates, which every protocol has."""
 
     free: Entry
     paper: Entry
 
     @property
     def drop(self) -> float:
-        """How much NDCG@10 among 99 sampled candidates falls when nothing leaks."""
+        """NDCG@10 among 99 sampled candidates under ``paper`` minus that under ``leak-free``."""
         paper, free = (entry.result.sampled99["ndcg@10"].mean for entry in (self.paper, self.free))
         return paper - free
 
 
 def find_pairs(entries: Sequence[Entry]) -> list[Pair]:
-    """Each run under the paper's protocol with the first equal one under leak-free, those that
-    fall most first."""
+    """Pairs of runs that differ only in protocol (``paper``, ``leak-free``), largest drop first."""
 
     def setup(entry: Entry) -> tuple[object, ...]:
         result = entry.result
@@ -53,7 +52,7 @@ def find_pairs(entries: Sequence[Entry]) -> list[Pair]:
 
 
 def side_by_side(entries: Sequence[Entry], published: Published) -> str:
-    """A chart of every data set that has such pairs, then a table of each."""
+    """Compare the two protocols: a chart per data set with such pairs, then their tables."""
     charts, tables = [], []
     for number, (data, of_data) in enumerate(group_by(entries, "data").items(), 1):
         if pairs := find_pairs(of_data):
@@ -93,7 +92,7 @@ def _change_cell(drop: float) -> Cell:
 
 
 def _drop_panel(data: str, pairs: Sequence[Pair], published: Published) -> Panel:
-    """Lines from the printed figure over the paper's protocol here to leak-free."""
+    """A panel with a line per method: published NDCG@10, ours under ``paper`` and ``leak-free``."""
     names = ["paper prints", f"{LEAKY}, here", LEAK_FREE]
     if not any((pair.free.result.method, data) in published for pair in pairs):
         del names[0]
@@ -110,7 +109,7 @@ def _drop_panel(data: str, pairs: Sequence[Pair], published: Published) -> Panel
 
 
 def runs_table(entries: Sequence[Entry]) -> str:
-    """All runs with their figures and costs; the best of each data set and protocol in bold."""
+    """A table of all runs with metrics and costs; the best per data set and protocol in bold."""
     words = ("Method", "Data", "Protocol", "What is ranked")
     parts = ("Best validation round", "Last round", "Among 99 sampled")
     costs = ("Rounds", "Seconds per round", "KB up", "KB down")
@@ -143,7 +142,7 @@ def runs_table(entries: Sequence[Entry]) -> str:
 
 
 def _best_entries(entries: Sequence[Entry]) -> list[Entry]:
-    """The best run of each data set and protocol that has several."""
+    """Best run of each data set and protocol that has several runs."""
     best = []
     for of_data in group_by(entries, "data").values():
         for rivals in group_by(of_data, "protocol").values():
@@ -153,7 +152,7 @@ def _best_entries(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def learning_curves(entries: Sequence[Entry]) -> str:
-    """A chart per data set and protocol; empty where no run recorded its rounds."""
+    """A chart per data set and protocol; empty if no run recorded its rounds."""
     parts, number = [], 0
     for data, of_data in group_by([entry for entry in entries if entry.curves], "data").items():
         charts = []
@@ -179,7 +178,7 @@ def _curves_figure(entries: Sequence[Entry], key: str) -> str:
     """Curves of one data set and protocol, as means over seeds."""
     result = entries[0].result
     several = any(len(entry.curves) > 1 for entry in entries)
-    banded = several and len(entries) <= MAX_BANDS
+    banded = several and len(entries) <= MAX_LINES_WITH_BANDS
     lines = []
     for entry in entries:
         by_round = list(zip(*entry.curves, strict=False))
@@ -202,7 +201,7 @@ def _curves_figure(entries: Sequence[Entry], key: str) -> str:
 
 
 def noise_charts(entries: Sequence[Entry]) -> str:
-    """NDCG@10 against the strength of noise, for methods with runs that differ in it."""
+    """Charts of NDCG@10 against noise strength, for methods run at several strengths."""
     charts: list[str] = []
     for data, of_data in group_by(entries, "data").items():
         for protocol, alike in group_by(of_data, "protocol").items():
@@ -227,12 +226,12 @@ def _costs(entry: Entry) -> dict[str, float | None]:
 
 
 def cost_bars(entries: Sequence[Entry]) -> str:
-    """Bars of time and traffic per data set."""
+    """Bar charts of time and traffic per data set."""
     parts = []
     for data, of_data in group_by(entries, "data").items():
         protocols = group_by(of_data, "protocol")
         shown, note = of_data, ""
-        if len(protocols) > 1 and len(of_data) > MAX_BARS:
+        if len(protocols) > 1 and len(of_data) > MAX_RUNS_WITH_ALL_PROTOCOLS:
             name, shown = max(protocols.items(), key=lambda part: len(part[1]))
             note = f' <span class="sizes"><code>{escape(name)}</code>, the others as above</span>'
         bars = "".join(_bars_html(name, shown) for name in _costs(shown[0]))

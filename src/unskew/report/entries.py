@@ -17,7 +17,7 @@ _PROTOCOL_ORDER = (LEAK_FREE, "time")
 
 
 class FinishedRun(NamedTuple):
-    """What a report needs of a run."""
+    """A finished run's results and learning curves, as input of the report."""
 
     result: Result
     curves: Sequence[Sequence[float]] = ()
@@ -55,7 +55,7 @@ class Entry:
 
 
 def read_entries(runs: Sequence[FinishedRun]) -> list[Entry]:
-    """Runs in the report's order: by data set, honest protocols first, best first."""
+    """Runs in the report's order: by data set, leak-free protocols before ``paper``, best first."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, (result, _) in enumerate(runs):
         key = result.method, result.data, result.protocol
@@ -69,7 +69,7 @@ def read_entries(runs: Sequence[FinishedRun]) -> list[Entry]:
 
 
 def group_by(entries: Iterable[Entry], field: str) -> dict[str, list[Entry]]:
-    """Entries by a field of their result such as data or protocol, in their order."""
+    """Group entries by a field of their result such as data or protocol; keeps their order."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(getattr(entry.result, field), []).append(entry)
@@ -77,12 +77,12 @@ def group_by(entries: Iterable[Entry], field: str) -> dict[str, list[Entry]]:
 
 
 def spread(metric: Summary) -> str:
-    """A mean, with its standard deviation if there are several seeds."""
+    """Format a mean, with its standard deviation if there are several seeds."""
     return Cell.over_seeds(metric).line.replace(" ", "\xa0")
 
 
 def amount(value: float | None) -> str:
-    """Seconds or kilobytes with three significant digits, never in powers of ten."""
+    """Format seconds or kilobytes with three significant digits, never in powers of ten."""
     if value is None:
         return MISSING
     if value == 0:
@@ -102,7 +102,7 @@ def _settings(result: Result) -> Mapping[str, Any]:
 
 
 def _labels(method: str, settings: list[Mapping[str, Any]]) -> list[str]:
-    """The method's name, with the settings that differ if it has several runs."""
+    """Labels of a method's runs: its name, with the settings that differ if it has several."""
     keys = sorted({key for each in settings for key in each})
     differ = [key for key in keys if len({repr(each.get(key)) for each in settings}) > 1]
     names = []

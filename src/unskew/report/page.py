@@ -26,7 +26,7 @@ NO_EXTRAS = Extras()
 
 
 class Section(NamedTuple):
-    """A part of the page; without a body it is left out."""
+    """A section of the page; one without a body is left out."""
 
     key: str
     title: str
@@ -35,7 +35,7 @@ class Section(NamedTuple):
 
 
 def render(runs: Sequence[FinishedRun], title: str = TITLE, extras: Extras = NO_EXTRAS) -> str:
-    """An HTML page on finished runs; ``extras`` is what the page shows beside them.
+    """Write an HTML page on finished runs; ``extras`` are sections beyond the comparison of runs.
 
     The same input always gives the same page.
     """
@@ -121,7 +121,7 @@ def _counts(entries: Sequence[Entry]) -> str:
 
 
 def _policy(script: str) -> str:
-    """A policy under which nothing is fetched and only the page's own script runs."""
+    """A content security policy that allows no requests and only the page's own script."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 

@@ -52,7 +52,7 @@ _MARKERS = [marker for marker in _SHAPES if marker != "*"]
 
 
 class Style(NamedTuple):
-    """How a series is drawn: its colour, and the dash and marker that work without colour."""
+    """Style of a series: its colour, and the dash and marker that work without colour."""
 
     colour: str
     dash: str = ""

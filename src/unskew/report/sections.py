@@ -1,5 +1,5 @@
-"""Sections beyond the comparison, and the values they show: one client, tables of a paper or an
-audit, how runs were made."""
+"""Report sections beyond the comparison of runs, and their input: one client, tables of a paper or
+an audit, and the origin of runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from unskew.report.table import MISSING, Table, inline, to_html
 from unskew.runs import ClientView
 
 MAX_TITLES = 24
-"""Items of a client's history shown at once; the rest is folded."""
+"""Maximum number of history items shown at once; the rest is folded."""
 MAX_UNFOLDED_RUNS = 12
-"""With more runs, their origins are folded by data set."""
+"""Maximum number of runs whose origins are listed; more are folded by data set."""
 
 
 class Client(NamedTuple):
@@ -27,9 +27,9 @@ class Client(NamedTuple):
 
     data: str
     why: str
-    """How it was chosen, as the end of a sentence."""
+    """Why this client is shown, as words that end a sentence."""
     views: Mapping[int, ClientView]
-    """By position among the runs given to the report. The first has the items that are shown."""
+    """Views by the run's position in the report's input. History is taken from the first."""
 
 
 class Chapter(NamedTuple):
@@ -43,7 +43,7 @@ class Chapter(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """Everything beyond the runs; what is empty gets no section."""
+    """Input of the sections beyond the comparison of runs; empty ones are left out."""
 
     published: Published = MappingProxyType({})
     client: Client | None = None
@@ -52,7 +52,7 @@ class Extras(NamedTuple):
     chapters: Sequence[Chapter] = ()
     """The paper's tables and figures."""
     commands: Sequence[str] = ()
-    """Commands of all rows on the page, where they are more than those of the runs."""
+    """Commands of all rows on the page, if there are more than those of the runs."""
 
 
 def chapters_html(chapters: Sequence[Chapter], folded: bool = False) -> str:
@@ -84,7 +84,7 @@ def chapters_html(chapters: Sequence[Chapter], folded: bool = False) -> str:
 
 
 def client_html(client: Client, entries: Sequence[Entry]) -> str:
-    """One client's items and what each run recommends, runs in the order of the page."""
+    """One client's items and the recommendations of each run, in the order of the page."""
     first = next(iter(client.views.values()))
     boxes = "".join(
         _recommendations(first, client.views[entry.number], entry)

@@ -1,4 +1,4 @@
-"""The report in a few sentences: which run is best, what the leak adds, what a round costs."""
+"""The report's summary sentences: the best run, the effect of the leak, the cost of a round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unskew.report.comparison import Pair, find_pairs
 from unskew.report.entries import LEAKY, Entry, amount, group_by, kilobytes, spread
 
 MAX_NEGLIGIBLE_KB = 0.1
-"""Up to this many kilobytes sent, a method counts as sending nothing: it is central or local."""
+"""Kilobytes sent up to which a method counts as sending nothing: it is central or local."""
 
 
 def summarise(entries: Sequence[Entry]) -> list[str]:
@@ -58,8 +58,8 @@ def _certainty(first: Entry, second: Entry) -> str:
 
 
 def _leak(entries: Sequence[Entry]) -> str:
-    """One sentence on the paper's protocol against leak-free among the same candidates; "" without
-    runs under both. Each data set is told by the pair of runs with the largest drop."""
+    """One sentence that compares ``paper`` with ``leak-free`` among the same candidates; "" without
+    runs under both. For each data set it cites the pair of runs with the largest drop."""
     by_data = group_by(entries, "data").values()
     pairs = [pair for of_data in by_data for pair in find_pairs(of_data)[:1]]
     if not pairs:
@@ -90,7 +90,7 @@ def _both_figures(pair: Pair) -> str:
 
 
 def _cost(rivals: Sequence[Entry]) -> str:
-    """Time and traffic of the best run, and who sends least if that is another."""
+    """Time and traffic of the best run, and the run that sends least if it is another."""
     best, result = rivals[0], rivals[0].result
     sent = [(kilobytes(entry.result.bytes_up) or 0.0, entry.label) for entry in rivals]
     least, label = min((one for one in sent if one[0] > MAX_NEGLIGIBLE_KB), default=sent[0])

@@ -1,4 +1,4 @@
-"""A table as a value with typed cells, written as Markdown or as sortable HTML."""
+"""Tables as data with typed cells, written as Markdown or as sortable HTML."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from unskew.report.palette import Style, swatch
 from unskew.runs import Summary
 
 MISSING = "–"
-"""Stands for a value that is missing or not a number."""
+"""Text for a value that is missing or not a number."""
 
 MAX_ROWS_WITHOUT_SCROLLING = 24
-"""A longer HTML table scrolls in a box of its own."""
+"""Maximum number of rows of an HTML table without its own scroll box."""
 
 
 class Cell(NamedTuple):
-    """One cell: what it shows and what it sorts by."""
+    """One table cell: its text and its sort key."""
 
     text: str
     """May hold `code` and **bold** in Markdown's notation."""
@@ -35,7 +35,7 @@ class Cell(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Everything the cell says in one line of plain text."""
+        """The cell's text, note and tag in one line of plain text."""
         return " ".join(filter(None, [self.text, self.tag, self.note]))
 
     @classmethod
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
         published: float | None = None,
         bold: bool = False,
     ) -> Cell:
-        """A figure, its standard deviation, and in brackets what the paper prints."""
+        """A number with its standard deviation and, in brackets, the paper's value."""
         notes = [f"± {std:.{digits}f}"] if std is not None and value is not None else []
         notes += [f"({published:.{digits}f})"] if published is not None else []
         text = MISSING if value is None else f"{value:.{digits}f}"
@@ -61,22 +61,22 @@ class Cell(NamedTuple):
 
 
 Value: TypeAlias = Cell | str | float | None
-"""What a row may hold: plain values become cells."""
+"""Type of a row's entries; plain values are turned into cells."""
 
 
 class Column(NamedTuple):
-    """Head of a column."""
+    """A column's head and its sort order."""
 
     name: str
     kind: Literal["text", "number"] = "number"
     better: Literal["high", "low"] = "high"
-    """Which end of a number column comes first at the first click."""
+    """Sort direction of a number column at the first click: highest or lowest first."""
     group: str = ""
     """Name above neighbouring columns that belong together."""
 
 
 class Table(NamedTuple):
-    """Columns and rows, with the words around them."""
+    """Columns and rows, with title, paragraph, notes and caption."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -87,7 +87,7 @@ class Table(NamedTuple):
     notes: tuple[str, ...] = ()
     """List items below the table."""
     caption: str = ""
-    """How to read the table; in HTML only."""
+    """Explanation of the table; in HTML only."""
 
     @classmethod
     def of(
@@ -125,7 +125,7 @@ def to_markdown(table: Table, heading: str = "###") -> str:
 
 
 def to_html(table: Table, key: str, classes: str = "") -> str:
-    """The table with heads that sort it, in a box that scrolls sideways on a narrow screen.
+    """An HTML table with sortable columns, in a box that scrolls sideways on a narrow screen.
 
     ``key`` is the id of the table within its page. The first column names the rows.
     """
@@ -148,7 +148,7 @@ def to_html(table: Table, key: str, classes: str = "") -> str:
 
 
 def inline(source: str) -> str:
-    """Markdown's `code`, **bold** and the words of links as HTML; everything else is escaped."""
+    """Convert Markdown's `code`, **bold** and link texts to HTML; everything else is escaped."""
     html = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", escape(source))
     html = re.sub(r"`([^`]+)`", r"<code>\1</code>", html)
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", html)

@@ -1,4 +1,4 @@
-"""Whole runs: specify, train, save, reopen, compare, tune and recommend."""
+"""Runs: specify, train, save, reopen, compare, tune and recommend."""
 
 from unskew.engine import Recommender
 from unskew.runs.results import Result, SeedOutcome, Summary, peak_memory_mb, summaries, summarise

@@ -1,4 +1,4 @@
-"""The figures of a run: per seed, and over seeds as a value that JSON files hold."""
+"""Results of a run: metrics per seed, and summaries over seeds that are saved as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unskew.types import Float64, Split, UnskewError
 
 @dataclass(frozen=True)
 class SeedOutcome:
-    """The figures of one seed. ``best`` is the round with the best validation NDCG@10."""
+    """Results of one seed. ``best`` is the round with the best validation NDCG@10."""
 
     seed: int
     best_round: int
@@ -35,7 +35,7 @@ class SeedOutcome:
 
 
 def seed_outcome(seed: int, state: State, split: Split) -> SeedOutcome:
-    """Collect the figures of a trained seed."""
+    """Collect the results of a trained seed."""
     boards = {"best": state.best_scoreboard, "last": state.scoreboard}
     means = {}
     for name, board in boards.items():
@@ -90,7 +90,7 @@ def summarise(seeds: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The figures of a finished run: what ``--json`` prints and ``result.json`` holds."""
+    """Results of a finished run, as ``--json`` prints them and ``result.json`` holds them."""
 
     method: str
     settings: Mapping[str, Any]
@@ -101,7 +101,7 @@ class Result:
     best_rounds: Sequence[int]
     """The round with the best validation NDCG@10, per seed."""
     ranking: str
-    """What held-out items are ranked among: all unseen items, or 99 sampled candidates."""
+    """Candidates that held-out items are ranked among: all unseen items, or 99 sampled ones."""
     users: int
     items: int
     metrics: Summaries
@@ -113,7 +113,7 @@ class Result:
     seconds_per_round: float
     """Median over rounds and seeds."""
     peak_rss_mb: float | None = None
-    """Peak memory of the process; None if the system does not say."""
+    """Peak memory of the process in MiB; None if the system does not report it."""
     bytes_up: float | None = None
     """Bytes that a client uploads in a round it takes part in, on average."""
     bytes_down: float | None = None
@@ -129,11 +129,11 @@ class Result:
 
     @property
     def noise(self) -> float:
-        """Strength of the noise added to uploads, 0 without."""
+        """Strength of the noise added to uploads; 0: none."""
         return float(self.privacy["noise"]) if self.privacy else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object. ``privacy`` and figures of earlier versions are left out where unknown."""
+        """Convert to a JSON object; fields without a value are left out unless in ``_NULLABLE``."""
         values = dataclasses.asdict(self).items()
         return {name: value for name, value in values if value is not None or name in _NULLABLE}
 
@@ -153,7 +153,7 @@ class Result:
 
 _SUMMARIES = frozenset({"metrics", "last_round", "sampled99", "sampled99_last_round"})
 _NULLABLE = frozenset({"run_dir", "peak_rss_mb"})
-"""Written as null where there is no value."""
+"""Fields that are written as null if they have no value."""
 
 
 def bytes_per_client(outcomes: Sequence[SeedOutcome], field: str) -> float:
@@ -164,20 +164,20 @@ def bytes_per_client(outcomes: Sequence[SeedOutcome], field: str) -> float:
 
 
 def combined_checksum(checksums: Sequence[str]) -> str:
-    """One checksum for a run: a single seed's own, or that of all seeds' in order."""
+    """One checksum for a run: that of its only seed, or a checksum over all seeds' in order."""
     if len(checksums) == 1:
         return checksums[0]
     return hashlib.sha256("".join(checksums).encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide figures."""
+    """Versions of Python and of the packages that affect results."""
     names = ("unskew", "numpy", "numba", "polars")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
 def peak_memory_mb() -> float | None:
-    """Peak resident memory of this process in MiB; None where the system does not say."""
+    """Peak resident memory of this process in MiB; None if the system does not report it."""
     try:
         import resource
     except ImportError:  # Windows

@@ -1,4 +1,4 @@
-"""Train a specification: every seed, with checkpoints in a folder or only in memory."""
+"""Train a run specification: every seed, with checkpoints in a folder or only in memory."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from unskew.runs.spec import RunSpec
 from unskew.types import Interactions, Split
 
 OnRound = Callable[[int, dict[str, Any], int], None]
-"""Called after every round with the seed, the round's row and the number of rounds in all."""
+"""Callback after every round: seed, the round's row, total number of rounds."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: specification, figures, and models that are ready to recommend."""
+    """A finished run: specification, results, and models that are ready to recommend."""
 
     spec: RunSpec
     split: Split
     outcomes: list[SeedOutcome]
     recommenders: dict[int, Recommender]
-    """By seed. A run in memory has all of them; a saved run loads them when asked."""
+    """Models by seed. A run in memory has all of them; a saved run loads them on demand."""
     folder: Path | None
     command: str
     accounts: tuple[dict[str, Any], ...] = ()
@@ -59,7 +59,7 @@ class Run:
         return {name: summary.mean for name, summary in best.items()}
 
     def result(self) -> Result:
-        """The figures over all seeds."""
+        """Results over all seeds."""
         outcomes, spec = self.outcomes, self.spec
         checksums = [outcome.model_sha256 for outcome in outcomes]
         privacy = None
@@ -96,7 +96,7 @@ class Run:
         )
 
     def summary(self) -> dict[str, Any]:
-        """The figures as one JSON object: what ``--json`` prints and ``result.json`` holds."""
+        """Results as one JSON object, as ``--json`` prints and ``result.json`` holds."""
         return self.result().to_json()
 
     def recommender(self, seed: int | None = None) -> Recommender:
@@ -176,10 +176,10 @@ def _train(
 
 
 def noise_mechanism(spec: RunSpec, split: Split) -> Mechanism | None:
-    """The mechanism of a private run; None if uploads leave unchanged.
+    """The noise mechanism of a private run; None if uploads are sent unchanged.
 
-    A budget covers the client that takes part most often in any seed. Who takes part depends on
-    the seed alone, never on the data.
+    A budget covers the client that takes part most often in any seed. Participation depends on the
+    seed alone, never on the data.
     """
     if spec.ldp is None:
         return None
@@ -197,7 +197,7 @@ def noise_mechanism(spec: RunSpec, split: Split) -> Mechanism | None:
 def private_uploads(
     spec: RunSpec, split: Split, mechanism: Mechanism | None
 ) -> PrivateUploads | None:
-    """The transform that devices apply to their uploads; None if they leave unchanged."""
+    """The transform that devices apply to their uploads; None if uploads are sent unchanged."""
     if spec.ldp is None or mechanism is None:
         return None
     withheld = None

@@ -28,11 +28,11 @@ from unskew.types import Ragged, Split, UnskewError
 
 RUN_FORMAT, RESULT_FORMAT, VERSION = "unskew-run", "unskew-result", 1
 VIEW_ITEMS = 10
-"""Recommendations in a client's view."""
+"""Number of recommendations in a client's view."""
 
 
 def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: str) -> None:
-    """Write what a run folder starts with. Refuse a folder that holds another run, or other data
+    """Write the first files of a run folder. Refuse a folder that holds another run, or other data
     than the run to be resumed."""
     checksum = _split_checksum(split)
     if (out / "run.json").exists():
@@ -80,13 +80,13 @@ def write_user_metrics(folder: Path, split: Split, outcome: SeedOutcome) -> None
 
 
 def write_result(folder: Path, result: Result) -> None:
-    """Write ``result.json``, which says that the run has ended."""
+    """Write ``result.json``, which marks the run as finished."""
     header = {"format": RESULT_FORMAT, "version": VERSION}
     write_json(folder / "result.json", header | result.to_json())
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """Read ``run.json`` of a folder."""
+    """Read and check ``run.json`` (specification, command, versions) of a run folder."""
     header = read_json(folder / "run.json", RUN_FORMAT, VERSION)
     if not isinstance(header.get("spec"), dict) or "split_sha256" not in header:
         raise UnskewError(
@@ -96,13 +96,13 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 
 def read_spec(folder: Path) -> tuple[RunSpec, str]:
-    """The specification of the run in a folder, and the command that started it."""
+    """Read the specification of the run in a folder, and the command that started it."""
     header = read_header(folder)
     return RunSpec.from_mapping(header["spec"]), header.get("command", "")
 
 
 def read_result(folder: Path) -> Result:
-    """The figures of a finished run."""
+    """Read the results of a finished run."""
     read_header(folder)
     path = folder / "result.json"
     if not path.exists():
@@ -113,13 +113,13 @@ def read_result(folder: Path) -> Result:
 
 
 def read_rounds(folder: Path) -> dict[int, list[dict[str, Any]]]:
-    """One row per round, by seed."""
+    """Read one row per round, by seed."""
     spec, _ = read_spec(folder)
     return {seed: read_json_lines(folder / f"seed-{seed}" / "rounds.jsonl") for seed in spec.seeds}
 
 
 def read_users(folder: Path, round: str = "best", ranking: str | None = None) -> pl.DataFrame:
-    """Metrics of every user, averaged over seeds; by default in the protocol's main ranking."""
+    """Read the metrics of every user, averaged over seeds; default: the protocol's main ranking."""
     spec, _ = read_spec(folder)
     paths = [folder / f"seed-{seed}" / "users.parquet" for seed in spec.seeds]
     frames = [_read_frame(path, "user", "round", "ranking") for path in paths]
@@ -135,7 +135,7 @@ def read_users(folder: Path, round: str = "best", ranking: str | None = None) ->
 
 
 def open_recommender(folder: Path, seed: int | None = None) -> Recommender:
-    """The model of a saved run's best validation round, ready to recommend."""
+    """Load the model of a saved run's best validation round, ready to recommend."""
     spec, _ = read_spec(folder)
     seed = spec.seeds[0] if seed is None else seed
     if seed not in spec.seeds:
@@ -144,7 +144,7 @@ def open_recommender(folder: Path, seed: int | None = None) -> Recommender:
 
 
 def load_recommender(folder: Path, federation: Federation) -> Recommender:
-    """The model of the best validation round of a federation that was saved in ``folder``."""
+    """Load the model of the best validation round of a federation saved in ``folder``."""
     state = Checkpoints(folder / f"seed-{federation.seed}" / "state").load(federation)
     if state is None:
         raise UnskewError(
@@ -154,7 +154,7 @@ def load_recommender(folder: Path, federation: Federation) -> Recommender:
 
 
 def _read_split(folder: Path, spec: RunSpec) -> Split:
-    """The split of a saved run as far as recommending needs it."""
+    """Read the parts of a saved run's split that recommending needs."""
     items = _read_frame(folder / "items.parquet", "item", "title")
     users = _read_frame(folder / "users.parquet", "user", "seen", "validation", "test")
     seen, validation, test = (_ragged(users[part]) for part in ("seen", "validation", "test"))
@@ -195,7 +195,7 @@ def _read_frame(path: Path, *columns: str) -> pl.DataFrame:
 
 
 class ClientView(NamedTuple):
-    """One client in one run; items by title, or by label where the data has no titles."""
+    """A client's items and ranks in one run; items by title, or by label if there are no titles."""
 
     user: str
     history: list[str]
@@ -203,9 +203,9 @@ class ClientView(NamedTuple):
     test: list[tuple[str, int]]
     """Held-out items and their ranks."""
     top: list[tuple[str, str]]
-    """The ten best: title, and "test" or "validation" if the item was held out."""
+    """The ``VIEW_ITEMS`` best: title, and "test" or "validation" if the item was held out."""
     among: int
-    """Number of items that are ranked."""
+    """Number of items among which held-out items are ranked."""
 
 
 def client_view(folder: Path, user: str | None = None) -> ClientView | None:
@@ -240,7 +240,7 @@ def client_view(folder: Path, user: str | None = None) -> ClientView | None:
 
 
 class ComparedRun(NamedTuple):
-    """A run beside the first one; the first itself has no test."""
+    """A run's results and its paired test against the first run; the first has no test."""
 
     folder: Path
     result: Result
@@ -249,7 +249,7 @@ class ComparedRun(NamedTuple):
     """The test's p-value, corrected for the number of runs (Holm)."""
 
     def to_json(self, metric: str) -> dict[str, Any]:
-        """The run's figures and its test on ``metric``."""
+        """The run's results and its test on ``metric``."""
         figures = {name: self.result.metrics.get(name) for name in ("hr@10", "ndcg@10", metric)}
         row: dict[str, Any] = {
             "run": str(self.folder),
@@ -291,7 +291,7 @@ def compare_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
 
 
 def _check_comparable(first: Path, result: Result, other: Path, other_result: Result) -> None:
-    """A paired test needs the same held-out items, ranked among the same candidates."""
+    """Raise an error unless the runs share held-out items and candidates."""
     for key in ("protocol", "ranking"):
         theirs, ours = getattr(other_result, key), getattr(result, key)
         if theirs != ours:

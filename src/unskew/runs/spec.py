@@ -29,19 +29,19 @@ class RunSpec(Settings):
     data: str = "demo"
     """A source's name or a path."""
     protocol: str = "leak-free"
-    """How to split, what training may draw as negatives, and what is ranked."""
+    """Evaluation protocol: the split, the negatives that training may draw, the ranked items."""
     seeds: tuple[int, ...] = (0,)
     """One run per seed."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """For a file of your own: which column is user, item, rating, timestamp."""
+    """For your own file: names of its user, item, rating and timestamp columns."""
     skip_bad_rows: bool = False
     """Drop and count bad rows instead of stopping at the first."""
     min_user_rows: int | None = setting(None, at_least=1)
     """Leave out users with fewer rows (default: the source's own rule)."""
     titles: str | None = None
-    """A CSV with the items' titles."""
+    """Path of a CSV file with the items' titles."""
     ldp: LocalPrivacy | None = None
-    """What devices do to their uploads before they leave: clipping and noise."""
+    """Clipping and noise that devices apply to uploads; None: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,7 +69,7 @@ class RunSpec(Settings):
         return create(self.method, **self.settings)
 
     def load(self, data_dir: Path | None = None, progress: Any = None) -> Interactions:
-        """The interactions; ``progress`` is called with bytes done and in all of a download."""
+        """Load the interactions; ``progress`` is called with bytes done and total of a download."""
         return load(
             self.data,
             data_dir=data_dir,
@@ -81,7 +81,7 @@ class RunSpec(Settings):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As ``run.json`` holds it."""
+        """Convert to JSON, as ``run.json`` holds it."""
         return dataclasses.asdict(self) | {"seeds": list(self.seeds)}
 
     @staticmethod

@@ -29,12 +29,12 @@ FORMAT, VERSION = "unskew-tune", 1
 
 @dataclass(frozen=True)
 class Dimension:
-    """Values of a setting: one of ``choices``, or a number from ``low`` to ``high``."""
+    """Range of a setting: one of ``choices``, or a number from ``low`` to ``high``."""
 
     low: float = 0.0
     high: float = 0.0
     log: bool = False
-    """Whether to sample on a logarithmic scale."""
+    """True to sample on a logarithmic scale."""
     whole: bool = False
     choices: tuple[Any, ...] = ()
 
@@ -80,7 +80,7 @@ OVERRIDES: dict[str, dict[str, Dimension | None]] = {
     "gpfedrec": {"threshold": Dimension(0.5, 2)},
     "lightgcn": {"layers": Dimension(1, 4, whole=True), "batches": None},
 }
-"""Dimensions that replace the default ones, by method; a method's own entry comes first."""
+"""Dimensions in place of the default ones, by method ("": all methods); None: not searched."""
 
 
 def default_space(method: str) -> Space:
@@ -135,7 +135,7 @@ def parse_space(method: str, text: str) -> Space:
 
 
 class Trial(NamedTuple):
-    """Settings that were tried, with the validation NDCG@10 of their best round or a problem."""
+    """A trial's settings, with the validation NDCG@10 of their best round or an error message."""
 
     number: int
     settings: dict[str, Any]
@@ -167,7 +167,7 @@ class Search:
 
 
 OnTrial = Callable[[Trial, list[Trial]], None]
-"""Called after a trial with it and all trials so far."""
+"""Callback after a trial: the trial and all trials so far."""
 
 
 def tune(
@@ -177,7 +177,7 @@ def tune(
     trials: int,
     on_trial: OnTrial,
 ) -> list[Trial]:
-    """Search until the folder holds ``trials`` trials, those of earlier calls included."""
+    """Run trials until the folder holds ``trials`` of them, including those of earlier calls."""
     optuna = import_optuna()
     split = prepare(interactions, search.spec.protocol)
     log = folder / "trials.jsonl"
@@ -229,7 +229,7 @@ def best_trial(trials: list[Trial]) -> Trial:
 
 
 def config_text(search: Search, best: Trial) -> str:
-    """The best settings as a file for ``unskew run --config``."""
+    """The best settings as the text of a file for ``unskew run --config``."""
     spec = replace(search.spec, settings={**search.spec.settings, **best.settings})
     lines = [
         f"# Best of the search so far: trial {best.number}, validation NDCG@10 {best.value:.4f}."
@@ -264,7 +264,7 @@ def _run_trial(search: Search, chosen: dict[str, Any], number: int, split: Split
 
 
 def _read_trials(log: Path, search: Search) -> list[Trial]:
-    """Read the finished trials; a line that a kill cut short is dropped and tried again."""
+    """Read the finished trials; an incomplete line, left by a kill, is dropped and tried again."""
     text = log.read_bytes() if log.exists() else b""
     if not text.endswith(b"\n"):
         write_bytes(log, text[: text.rfind(b"\n") + 1])
@@ -281,7 +281,7 @@ def _read_trials(log: Path, search: Search) -> list[Trial]:
 
 
 def _default_settings(search: Search) -> dict[str, Any]:
-    """The settings without a search if the space contains them, otherwise nothing."""
+    """Values of the searched settings without a search; empty if the space lacks one of them."""
     config = search.spec.build().config
     values = {name: getattr(config, name) for name in search.space}
     inside = all(one.contains(values[name]) for name, one in search.space.items())
