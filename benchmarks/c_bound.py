@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timing import LeftOut, Row, Setting, take_turns
-from unskew.engine import CHUNK, Federation
+from unskew.engine import MAX_CHUNK_CLIENTS, Federation
 from unskew.kernels import Training, draw_samples, get_threads, train_rows
 from unskew.methods import create
 from unskew.rng import Purpose
@@ -83,8 +83,8 @@ class StepOne:
         server, private = method.init(federation.split.n_users, federation.split.n_items, 0)
         users = federation.cohort_of(1)
         self.Q, self.chunks, work, touched = server.Q, [], [], []
-        for low in range(0, len(users), CHUNK):
-            chunk = users[low : low + CHUNK]
+        for low in range(0, len(users), MAX_CHUNK_CLIENTS):
+            chunk = users[low : low + MAX_CHUNK_CLIENTS]
             cohort = federation.cohort(chunk, 1)
             samples = draw_samples(cohort, config.negatives)
             step = Training(cohort, samples, schedule, Purpose.SHUFFLE_LOCAL)

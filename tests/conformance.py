@@ -21,7 +21,7 @@ import pytest
 from numpy.typing import NDArray
 
 from unskew.engine import Federation
-from unskew.kernels import draw_samples, empty_sum, fold, set_threads
+from unskew.kernels import add_uploads, draw_samples, empty_sum, set_threads
 from unskew.methods import METHODS, create, parse_settings
 from unskew.ragged import select
 from unskew.types import Cohort, Int64, Rows, Split, UnskewError, Upload, Uploads
@@ -129,7 +129,7 @@ def differ(ours: Leaves, theirs: Leaves) -> bool:
 def received(case: Case, users: Int64, upload: Upload) -> Any:
     """What the server gets: the sum, or each client's upload."""
     if case.method.aggregation == "sum":
-        return fold(empty_sum(case.split.n_items, upload), upload)
+        return add_uploads(empty_sum(case.split.n_items, upload), upload)
     return Uploads(users, upload)
 
 
@@ -322,7 +322,7 @@ def check_a_sum_of_nothing_changes_nothing(case: Case) -> None:
     _, upload, _ = round_of(case, case.everyone()[:2])
     total = empty_sum(case.split.n_items, upload)
     assert_same_bits(leaves(case.method.aggregate(case.server, total)), leaves(case.server))
-    moved = case.method.aggregate(case.server, fold(total, upload))
+    moved = case.method.aggregate(case.server, add_uploads(total, upload))
     assert differ(leaves(moved), leaves(case.server)) == case.sends, "a real sum moves the server"
     for name, array in leaves(moved).items():
         before = leaves(case.server)[name]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unskew.runs import Recommender, Run, RunSpec
     from unskew.types import Interactions, Method, Split, UnskewError, Upload
 
-_HOME = {
+_PUBLIC_NAMES = {
     "unskew._api": ("fit", "list_methods", "open_run"),
     "unskew.data": ("load",),
     "unskew.evaluation": ("prepare",),
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
+    for module, names in _PUBLIC_NAMES.items():
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'unskew' has no attribute {name!r}")

@@ -23,7 +23,7 @@ def fit(
 ) -> Run:
     """Train a federation and evaluate it.
 
-    ``data`` is what `unskew.load` returned, or a name or path for it. ``settings`` are the
+    ``data`` is the result of `unskew.load`, or a name or path to load. ``settings`` are the
     method's own (``rounds=100``, ``dim=16`` ...). With ``out``, the run is saved there with
     checkpoints; otherwise everything stays in memory. ``result.metrics`` are the means over seeds
     at the round with the best validation NDCG@10; ``result.summary()`` has everything.

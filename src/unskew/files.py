@@ -1,4 +1,4 @@
-"""Files that are always whole: write a temporary file, flush it to the disk, rename it.
+"""Atomic file writes: write a temporary file, flush it to disk, rename it.
 
 Every JSON and tensor file names its format and version. Tensors are saved as safetensors. The
 safetensors writer needs each tensor whole in memory; a federation's devices are many small arrays,
@@ -42,7 +42,7 @@ class Tensor(NamedTuple):
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o666) -> None:
-    """Write a file so that its old or its new content is there at any moment, never a part.
+    """Write a file atomically: at any moment it has its whole old or its whole new content.
 
     ``mode`` are the permissions of the new file, less the process's umask."""
     if path.is_dir():

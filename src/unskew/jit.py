@@ -1,4 +1,4 @@
-"""The decorator that compiles every kernel, and the folder that keeps the machine code.
+"""The decorator that compiles every kernel, and the cache of compiled code.
 
 numba's own cache notices an edit of the file a kernel stands in, but not of a file the kernel
 imports from. Here the folder is named by a hash over the contents of all files that kernels are
@@ -26,9 +26,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parent
 _MAX_FOLDERS = 16
-"""Cache folders to keep in one place: the current one and those used last before it."""
-_MIN_AGE = 24 * 3600.0
-"""Seconds for which an unused cache folder is kept in any case: a process may still write to it."""
+"""Maximum number of cache folders to keep: the current one and those used last before it."""
+_MIN_AGE_SECONDS = 24 * 3600.0
+"""Seconds for which an unused cache folder is always kept: a process may still write to it."""
 
 
 def jit(function: F) -> F:
@@ -46,7 +46,7 @@ def jit(function: F) -> F:
 
 @cache
 def cache_folder() -> Path | None:
-    """The folder for machine code of the present sources; None where nothing can be written.
+    """The cache folder for the present sources; None where nothing can be written.
 
     The first that can be written of: ``NUMBA_CACHE_DIR``, ``__pycache__`` of the package, and the
     user's cache folder.
@@ -83,7 +83,7 @@ def _remove_old_folders(place: Path) -> None:
         with contextlib.suppress(OSError):  # another process may have removed it
             used[folder] = folder.stat().st_mtime
     for folder in sorted(used, key=used.__getitem__)[:-_MAX_FOLDERS]:
-        if time.time() - used[folder] > _MIN_AGE:
+        if time.time() - used[folder] > _MIN_AGE_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -113,7 +113,7 @@ class _Results(caching.CompileResultCacheImpl):
 
 
 class _Cache(caching.FunctionCache):
-    """A cache that cannot be read or written, perhaps because its folder is gone, is no error."""
+    """numba's function cache, without errors when its folder is missing or read-only."""
 
     _impl_class = _Results
 

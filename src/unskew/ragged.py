@@ -17,7 +17,7 @@ _Lists = TypeVar("_Lists", Ragged, Rows)
 
 
 def indptr_from_counts(counts: Int64 | Sequence[int]) -> Int64:
-    """Where each user's run begins and the last one ends: 0, c0, c0 + c1, ..."""
+    """Cumulative offsets of the users' entries, starting at 0: 0, c0, c0 + c1, ..."""
     indptr = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=indptr[1:])
     return indptr
@@ -29,28 +29,28 @@ def owners(indptr: Int64) -> Int64:
 
 
 def positions(indptr: Int64, users: Int64) -> Int64:
-    """Where the entries of ``users`` stand in the flat arrays, one user's after the other's."""
+    """Indices into the flat arrays of the entries of ``users``, user by user."""
     counts = indptr[users + 1] - indptr[users]
     starts = indptr[users] - np.cumsum(counts) + counts
     return np.repeat(starts, counts) + np.arange(int(counts.sum()))
 
 
 def select(lists: _Lists, users: Int64) -> _Lists:
-    """The runs of ``users``, in this order."""
+    """A ragged array with the entries of only these ``users``, in this order."""
     indptr = indptr_from_counts(lists.indptr[users + 1] - lists.indptr[users])
     place = positions(lists.indptr, users)
     return _rebuild(lists, indptr, (flat[place] for flat in lists[1:]))
 
 
 def filter_entries(lists: _Lists, keep: Bool) -> _Lists:
-    """The entries with a true ``keep``; every user remains, perhaps with an empty run."""
+    """The entries with a true ``keep``; every user remains, perhaps without entries."""
     n_users = len(lists.indptr) - 1
     counts = np.bincount(owners(lists.indptr)[keep], minlength=n_users)
     return _rebuild(lists, indptr_from_counts(counts), (flat[keep] for flat in lists[1:]))
 
 
 def concatenate(parts: Sequence[_Lists]) -> _Lists:
-    """The users of all parts, one part's after the other's."""
+    """One ragged array with the users of all parts, in the order of the parts."""
     indptr = indptr_from_counts(np.concatenate([np.diff(part.indptr) for part in parts]))
     flats = (np.concatenate(flat) for flat in zip(*(part[1:] for part in parts), strict=True))
     return _rebuild(parts[0], indptr, flats)

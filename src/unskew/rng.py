@@ -1,4 +1,4 @@
-"""Counter-based randomness: a stream is named by (seed, round, user, purpose), never by history.
+"""Counter-based randomness: a stream is named by (seed, round, user, purpose) and has no state.
 
 A stream's n-th value is a hash of its name and n (SplitMix64: Steele, Lea & Flood, OOPSLA 2014),
 so no draw depends on how many threads there are, in which order clients run, or whether the run
@@ -16,6 +16,7 @@ import numpy as np
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+"""The constants of SplitMix64."""
 
 
 class Purpose(enum.IntEnum):

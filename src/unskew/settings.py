@@ -34,7 +34,7 @@ def setting(
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Base of the settings classes. Raises one sentence for the first field that is out of its
+    """Base of the settings classes. Raises an UnskewError for the first field that is outside its
     bounds or choices."""
 
     def __post_init__(self) -> None:
@@ -45,10 +45,10 @@ class Settings:
 
 
 def parse_settings(kind: type, values: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Values from a TOML file or the command line, converted to the types of ``kind``'s fields.
+    """Convert values from a TOML file or the command line to the types of ``kind``'s fields.
 
     A field that is itself a settings class becomes the dictionary of its converted values.
-    ``owner`` names what has the settings in messages, such as a method."""
+    ``owner`` is the name that error messages use, such as a method's."""
     known = [field.name for field in dataclasses.fields(kind)]
     for key in values:
         if key not in known:
@@ -58,7 +58,7 @@ def parse_settings(kind: type, values: Mapping[str, Any], owner: str) -> dict[st
 
 
 def _bounds(kind: type, name: str) -> Bounds:
-    """A subclass that changes a default keeps the bounds of the class it inherits from."""
+    """Bounds of a field; a subclass that changes only its default inherits them."""
     for base in kind.__mro__:
         field = base.__dict__.get("__dataclass_fields__", {}).get(name)
         if field is not None and "bounds" in field.metadata:
@@ -68,7 +68,7 @@ def _bounds(kind: type, name: str) -> Bounds:
 
 
 def _check(name: str, value: Any, kind: Any, bounds: Bounds) -> None:
-    """Raise one sentence if a choice or a number is not allowed."""
+    """Raise an UnskewError if a value is not one of the choices or is outside its bounds."""
     kind = _without_none(kind)
     if value is not None and get_origin(kind) is Literal:
         _convert(name, value, kind)
@@ -85,14 +85,14 @@ def _check(name: str, value: Any, kind: Any, bounds: Bounds) -> None:
 
 
 def _without_none(kind: Any) -> Any:
-    """The type of a field; for an optional field the type beside None."""
+    """The type of a field, with None removed from an optional type."""
     if get_origin(kind) in (Union, UnionType):
         (kind,) = (one for one in get_args(kind) if one is not type(None))
     return kind
 
 
 def _convert(name: str, value: Any, kind: Any) -> Any:
-    """Convert a value to the type of a field, or raise one sentence."""
+    """Convert a value to the type of a field, or raise an UnskewError."""
     optional, kind = kind, _without_none(kind)
     if value is None and optional is not kind:
         return None

@@ -1,4 +1,4 @@
-"""Value types that all rooms share, and the protocol of a method.
+"""Value types shared by all parts of the package, and the interface that a method implements.
 
 Arrays have the user as their first axis. Data whose length differs per user is *ragged*: one run of
 entries per user, cut out of a flat array by ``indptr``.
@@ -71,20 +71,20 @@ class Interactions:
     item_ids: Sequence[str]
     ratings: Float32 | None = None
     timestamps: Int64 | None = None
-    """Any monotone clock. ``None`` where the source has no order in time."""
+    """Time of each row, in any unit; ``None`` if the source has no order in time."""
     clock: Literal["time", "order", "none"] = "none"
-    """Whether ``timestamps`` is real time, a stand-in order (FilmTrust), or absent."""
+    """Whether ``timestamps`` are real times, only an order (FilmTrust), or absent."""
     titles: Sequence[str] | None = None
     """A title per item, aligned with ``item_ids``."""
     min_user_rows: int = 3
     """Users with fewer rows are left out of the federation (the source's published rule)."""
     notes: tuple[str, ...] = ()
-    """What reading dropped or changed, in sentences for the user."""
+    """Sentences for the user about rows that reading dropped or changed."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A federation ready to train: the training items of each user, and what is held out.
+    """A federation ready to train: the training items and the held-out items of each user.
 
     ``train`` has every training row (a pair may repeat under the ``paper`` protocol); ``seen`` has
     each user's distinct training items, ascending. ``excluded`` are the items that training never
@@ -140,7 +140,7 @@ class Cohort(NamedTuple):
     seed: int
     round: int
     samples: Samples | None = None
-    """The round's samples, if both steps share them. Without, each step draws the same ones."""
+    """The round's samples, if Steps 1 and 2 share them; None: each step draws the same ones."""
 
     def at_round(self, round: int) -> Cohort:
         """The same clients in another round, with samples still to be drawn."""
@@ -148,8 +148,9 @@ class Cohort(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """Everything that leaves the devices, and nothing else: for each user the item rows it changed
-    (as differences from the download), an optional dense part, and its aggregation weight."""
+    """Everything users send for training: item rows as differences from ``Method.upload_base`` (by
+    default the download), an optional dense part, and the aggregation weight. A node in a
+    deployment also sends sums of its users' metrics (``deploy.device.Device.metric_sums``)."""
 
     rows: Rows
     dense: Float32
@@ -178,12 +179,12 @@ class Uploads(NamedTuple):
 
 
 Aggregation = Literal["sum", "individual", "central"]
-"""What the server needs: the sum of the uploads (so that secure aggregation works), each upload,
-or, for baselines that are not federated, all interactions."""
+"""Input that the server needs: the sum of the uploads (so that secure aggregation works), each
+upload, or, for baselines that are not federated, all interactions."""
 
 
 class Model(Protocol):
-    """What federated and central methods have in common. State types are NamedTuples of arrays; a
+    """Interface shared by federated and central methods. State types are NamedTuples of arrays; a
     private state has the user axis first, and its ragged fields are ``Rows``.
 
     A method inherits from ``Method`` or ``CentralMethod`` for the defaults of the
@@ -209,7 +210,7 @@ class Model(Protocol):
         """The server's state and the private state of ``n_users`` fresh devices."""
 
     def score(self, download: Any, private: Any) -> Float32:
-        """Scores of all items, one row per user, from what the device has."""
+        """Scores of all items, one row per user, from the device's download and private state."""
 
     def fold_in(self, download: Any, private: Any, cohort: Cohort) -> Any:
         """The private state of new users, from fresh states and their items, without a round."""
@@ -217,7 +218,7 @@ class Model(Protocol):
     # Optional hooks, with their defaults.
 
     def download(self, server: Any) -> Any:
-        """What the server sends to every client of a round. Default: its whole state."""
+        """The data that the server sends to every client of a round. Default: its whole state."""
         return server
 
     def download_bytes(self, download: Any) -> int:
@@ -233,23 +234,22 @@ class Model(Protocol):
         return ()
 
     def draw(self, cohort: Cohort) -> Cohort:
-        """The cohort with its samples drawn, for methods that use them in both steps. Default:
-        nothing is drawn ahead."""
+        """Return the cohort with its samples, for methods that train on the same ones in both
+        steps. Default: nothing is drawn ahead."""
         return cohort
 
 
 class Method(Model, Protocol):
-    """A federated method: what the simulator, the Flower client and the audits call."""
+    """A federated method: the interface for the simulator, the Flower client and the audits."""
 
     aggregation: ClassVar[Aggregation] = "sum"
 
     def local(self, download: Any, private: Any, cohort: Cohort) -> tuple[Any, Upload, Float64]:
-        """Step 1: train on the device. Returns the private state, the upload and the losses, which
-        stay on the device."""
+        """Step 1: train on the device before the upload. Returns the private state, the upload and
+        the losses, which stay on the device."""
 
     def personalize(self, download: Any, private: Any, cohort: Cohort) -> Any:
-        """Step 2: train what the device keeps for itself, after the upload has left. Default: there
-        is no Step 2."""
+        """Step 2: train the private state after the upload. Default: there is no Step 2."""
         return private
 
     def aggregate(self, server: Any, total: Any) -> Any:

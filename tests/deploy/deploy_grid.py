@@ -23,7 +23,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from unskew.deploy.client import app as client_app
-from unskew.deploy.server import Conductor
+from unskew.deploy.server import Coordinator
 from unskew.deploy.task import Task
 from unskew.types import Split
 
@@ -157,7 +157,7 @@ class DirectNetwork:
         project = tomllib.loads((app / "pyproject.toml").read_text())
         config = project["tool"]["flwr"]["app"]["config"]
         grid = DirectGrid(client_app, config, self._nodes)
-        Conductor(grid, Context(1, 0, {}, RecordDict(), config)).run()
+        Coordinator(grid, Context(1, 0, {}, RecordDict(), config)).run()
         return "1"
 
     def wait_for_run(self, run_id: str, server: Path, meanwhile: Callable[[], None]) -> None:

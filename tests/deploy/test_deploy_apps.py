@@ -21,7 +21,7 @@ from unskew.deploy import secure
 from unskew.deploy.device import Device
 from unskew.deploy.messages import Rejected, read_arrays, upload_shape
 from unskew.deploy.node_data import lock_folder
-from unskew.deploy.server import Conductor, read_model, read_rows
+from unskew.deploy.server import Coordinator, read_model, read_rows
 from unskew.deploy.task import read_run_config
 from unskew.types import Split, UnskewError
 
@@ -36,7 +36,7 @@ def test_a_run_through_messages_is_the_simulator(
     tmp_path: Path, tiny_split: Split, method: str
 ) -> None:
     task = task_of(tiny_split, method)
-    Conductor(*federation(tmp_path, tiny_split, task, evaluate_every=1)).run()
+    Coordinator(*federation(tmp_path, tiny_split, task, evaluate_every=1)).run()
     state = simulated(task, tiny_split)
     round, server = read_model(tmp_path / "server", state.server)
     assert round == 3
@@ -52,7 +52,7 @@ def test_what_is_private_is_not_on_the_wire(tmp_path: Path, tiny_split: Split) -
     """Every byte of every reply of a run: the upload is in there, p, A, B and the items are not."""
     task = task_of(tiny_split, "pfedclr", f"{EVERYONE} rounds=2")
     grid, context = federation(tmp_path, tiny_split, task, evaluate_every=1)
-    Conductor(grid, context).run()
+    Coordinator(grid, context).run()
     wire = b"".join(grid.sent)
     twin = Twin(tmp_path / "twin", tiny_split, task, 3)
     uploads, secrets = [], {}
@@ -99,12 +99,12 @@ def _secrets(device: Device, when: str) -> dict[str, bytes]:
 
 def test_a_reply_holds_the_upload_and_nothing_else(tmp_path: Path, tiny_split: Split) -> None:
     grid, context = federation(tmp_path, tiny_split, task_of(tiny_split, "pfedclr", EVERYONE))
-    conductor = Conductor(grid, context)
-    asked = conductor._ask("train", 1, dict.fromkeys([1, 2, 3], conductor._content(1)))
+    coordinator = Coordinator(grid, context)
+    asked = coordinator._ask("train", 1, dict.fromkeys([1, 2, 3], coordinator._content(1)))
     for _, reply in asked:
         assert list(reply.content) == ["upload"]
         assert set(reply.content["upload"]) == {"items", "values", "dense", "weight"}
-    for _, reply in conductor._ask("evaluate", 1, {2: RecordDict()}):
+    for _, reply in coordinator._ask("evaluate", 1, {2: RecordDict()}):
         assert list(reply.content) == ["sums"]
         sums = reply.content["sums"]
         assert all(len(pair) == 2 and pair[0] <= pair[1] for pair in sums.values())
@@ -114,8 +114,8 @@ def test_step_2_follows_the_reply_in_a_process_of_its_own(
     tmp_path: Path, tiny_split: Split
 ) -> None:
     task, at_once = task_of(tiny_split, "pfedclr", EVERYONE), {3: {"step2-at-once": True}}
-    conductor = Conductor(*federation(tmp_path, tiny_split, task, at_once))
-    replies = list(conductor._ask("train", 1, {3: conductor._content(1)}))
+    coordinator = Coordinator(*federation(tmp_path, tiny_split, task, at_once))
+    replies = list(coordinator._ask("train", 1, {3: coordinator._content(1)}))
     assert len(replies) == 1
     ends = time.monotonic() + 120
     while True:  # nobody touches the state but that process
@@ -139,7 +139,7 @@ def test_a_hostile_node_is_named_and_does_no_harm(
 ) -> None:
     task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=1")
     hostile = {2: {"transform": transform}}
-    Conductor(*federation(tmp_path, tiny_split, task, hostile)).run()
+    Coordinator(*federation(tmp_path, tiny_split, task, hostile)).run()
     twin = Twin(tmp_path / "twin", tiny_split, task, 3)
     twin.play(1, [0, 2])
     assert distance(read_model(tmp_path / "server", twin.server)[1], twin.server) < 1e-6
@@ -167,11 +167,11 @@ def test_bytes_that_are_no_array_are_rejected(tmp_path: Path, tiny_split: Split)
 def test_a_transform_changes_what_leaves(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=1")
     nothing = {number: {"transform": "deploy_spoilers:nothing"} for number in (1, 2, 3)}
-    Conductor(*federation(tmp_path, tiny_split, task, nothing)).run()
+    Coordinator(*federation(tmp_path, tiny_split, task, nothing)).run()
     start, _ = task.build().init(1, task.n_items, task.seed)
     assert distance(read_model(tmp_path / "server", start)[1], start) == 0
     missing = {1: {"transform": "deploy_spoilers:missing"}}
-    Conductor(*federation(tmp_path / "b", tiny_split, task, missing)).run()
+    Coordinator(*federation(tmp_path / "b", tiny_split, task, missing)).run()
     assert read_rows(tmp_path / "b" / "server")[0]["accepted"] == 2
 
 
@@ -182,7 +182,7 @@ def test_a_node_lost_in_a_round_costs_its_contribution_only(
     options = {"round_timeout": 1.0, "evaluate_every": -1}
     grid, context = federation(tmp_path, tiny_split, task, **options)
     grid.silent = {3}
-    Conductor(grid, context).run()
+    Coordinator(grid, context).run()
     assert not any("metrics" in row for row in read_rows(tmp_path / "server"))
     twin = Twin(tmp_path / "twin", tiny_split, task, 3)
     for round in (1, 2):
@@ -196,27 +196,27 @@ def test_the_server_goes_on_after_the_last_complete_round(
     """Stopped after round 1 because all nodes fell silent; then all rounds, as if nothing was."""
     task = task_of(tiny_split, "pfedclr")
     grid, context = federation(tmp_path, tiny_split, task, round_timeout=0.5)
-    first = Conductor(grid, context)
+    first = Coordinator(grid, context)
     assert first._run_round([1, 2, 3])
     list(first._ask("train", 2, dict.fromkeys([1, 2], first._content(2))))  # trained, then lost
     grid.silent = {1, 2, 3}
-    Conductor(grid, context).run()
+    Coordinator(grid, context).run()
     assert _outcome(tmp_path)["round"] == 1
     assert "no node sent an upload" in _outcome(tmp_path)["reason"]
     grid.silent = set()
-    Conductor(grid, context).run()
+    Coordinator(grid, context).run()
     state = simulated(task, tiny_split)
     assert distance(read_model(tmp_path / "server", state.server)[1], state.server) < 1e-6
     assert [row["round"] for row in read_rows(tmp_path / "server")] == [1, 2, 3]
     changed = dict(context.run_config) | {"seed": 9}
     with pytest.raises(UnskewError, match="another federation"):
-        Conductor(grid, Context(1, 0, {}, RecordDict(), changed))
+        Coordinator(grid, Context(1, 0, {}, RecordDict(), changed))
 
 
 def test_too_few_nodes_stops_the_run_with_a_reason(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "pfedclr")
     few = {"min_nodes": 4, "wait_for_nodes": 0.2}
-    Conductor(*federation(tmp_path, tiny_split, task, **few)).run()
+    Coordinator(*federation(tmp_path, tiny_split, task, **few)).run()
     assert _outcome(tmp_path)["reason"] == "only 3 of 4 nodes were there"
     assert _outcome(tmp_path)["round"] == 0
 
@@ -234,8 +234,10 @@ def test_secure_aggregation_gives_the_plain_sum(tmp_path: Path, tiny_split: Spli
     most = float(plain[-1])  # more than any single node has
     grid, context = federation(tmp_path, tiny_split, task, secure=True, max_weight=most)
     rules = read_run_config(context.run_config)
-    conductor = Conductor(grid, context)
-    vector, n = secure.secure_sum(grid, context, 1, [1, 2, 3], lambda: conductor._content(1), rules)
+    coordinator = Coordinator(grid, context)
+    vector, n = secure.secure_sum(
+        grid, context, 1, [1, 2, 3], lambda: coordinator._content(1), rules
+    )
     assert vector is not None
     total = secure.to_upload_sum(vector, shape, rules, n)
     # Each node rounds an entry to a step of 2 clip / 2^29, up or down; and to float32 before.
@@ -255,14 +257,14 @@ def test_secure_aggregation_gives_the_plain_sum(tmp_path: Path, tiny_split: Spli
 def test_a_secure_run_trains_the_same_model(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "fedncf", f"{EVERYONE} rounds=2")
     secure = {"secure": True, "max_weight": 4000.0}
-    Conductor(*federation(tmp_path, tiny_split, task, **secure)).run()
+    Coordinator(*federation(tmp_path, tiny_split, task, **secure)).run()
     state = simulated(task, tiny_split, 2)
     assert distance(read_model(tmp_path / "server", state.server)[1], state.server) < 1e-4
 
 
 def test_a_node_can_insist_on_masking(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "pfedclr", f"{EVERYONE} rounds=1")
-    Conductor(*federation(tmp_path, tiny_split, task, {1: {"require-secure": True}})).run()
+    Coordinator(*federation(tmp_path, tiny_split, task, {1: {"require-secure": True}})).run()
     assert read_rows(tmp_path / "server")[0]["accepted"] == 2
 
 
@@ -271,8 +273,8 @@ def test_robust_aggregation_runs(tmp_path: Path, tiny_split: Split, how: str) ->
     task = task_of(tiny_split, "fedncf", f"{EVERYONE} rounds=1")
     hostile = {2: {"transform": "deploy_spoilers:pull"}}
     options = {"robust": how, "trim": 0.34, "max_norm": 0.0}
-    Conductor(*federation(tmp_path / "r", tiny_split, task, hostile, **options)).run()
-    Conductor(*federation(tmp_path / "n", tiny_split, task, hostile, max_norm=0.0)).run()
+    Coordinator(*federation(tmp_path / "r", tiny_split, task, hostile, **options)).run()
+    Coordinator(*federation(tmp_path / "n", tiny_split, task, hostile, max_norm=0.0)).run()
     honest = Twin(tmp_path / "twin", tiny_split, task, 3)
     honest.play(1, [0, 2])
     robust = read_model(tmp_path / "r" / "server", honest.server)[1]

@@ -16,7 +16,7 @@ from flwr.app import Context, RecordDict
 
 from unskew.deploy.account import privacy_guarantee
 from unskew.deploy.device import Device
-from unskew.deploy.server import Conductor, best_round, read_rows
+from unskew.deploy.server import Coordinator, best_round, read_rows
 from unskew.privacy import Mechanism, Shape, local_epsilon, sensitivity
 from unskew.types import Split
 
@@ -34,7 +34,7 @@ def test_devices_end_with_the_round_that_validation_chose(
     tmp_path: Path, small_split: Split, method: str, settings: str
 ) -> None:
     task = task_of(small_split, method, settings)
-    Conductor(*federation(tmp_path, small_split, task, evaluate_every=1)).run()
+    Coordinator(*federation(tmp_path, small_split, task, evaluate_every=1)).run()
     state = simulated(task, small_split, task.build().config.rounds)
     rows = read_rows(tmp_path / "server")
     assert best_round(rows) == state.best_round
@@ -49,7 +49,7 @@ def test_devices_end_with_the_round_that_validation_chose(
 
 def test_without_evaluations_the_last_round_is_used(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "fedrefit", REFIT)
-    Conductor(*federation(tmp_path, tiny_split, task, evaluate_every=-1)).run()
+    Coordinator(*federation(tmp_path, tiny_split, task, evaluate_every=-1)).run()
     assert not (tmp_path / "state-1" / "best.safetensors").exists()
     assert Device.open(tmp_path / "state-1", best=True).progress.round == 6
 
@@ -80,13 +80,13 @@ def test_a_node_that_missed_the_last_word_hears_it_when_the_run_is_started_again
     grid, context = federation(
         tmp_path, small_split, task, evaluate_every=1, round_timeout=1.0, min_nodes=2
     )
-    first = Conductor(grid, context)
+    first = Coordinator(grid, context)
     assert first._run_round([1, 2, 3])
     assert first._run_round([1, 2, 3])
     first._rows[1]["metrics"]["validation.ndcg@10"] = 1.0  # so that the last round is the best
     first._save()
     assert Device.open(tmp_path / "state-1", best=True).progress.round == 1
-    Conductor(grid, context).run()
+    Coordinator(grid, context).run()
     assert Device.open(tmp_path / "state-1", best=True).progress.round == 2
 
 
@@ -100,14 +100,14 @@ def test_noise_by_the_node_config_and_what_it_guarantees(tmp_path: Path, tiny_sp
     task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=2")
     assert privacy_guarantee(tmp_path / "state-1")["epsilon"] == 0
     grid, context = federation(tmp_path, tiny_split, task, _private())
-    conductor = Conductor(grid, context)
-    asked = conductor._ask("train", 1, dict.fromkeys([1, 2, 3], conductor._content(1)))
+    coordinator = Coordinator(grid, context)
+    asked = coordinator._ask("train", 1, dict.fromkeys([1, 2, 3], coordinator._content(1)))
     uploads = {node: reply.content["upload"]["values"].numpy() for node, reply in asked}
     # A device of 17 users: noise on every item, of the sum's strength, different on every device.
     assert all(len(values) == task.n_items for values in uploads.values())
     assert uploads[1].std() == pytest.approx(2 * 2**0.5 * 17**0.5, rel=0.1)
     assert abs(np.corrcoef(uploads[1].ravel(), uploads[2].ravel())[0, 1]) < 0.2
-    Conductor(grid, context).run()
+    Coordinator(grid, context).run()
     found = privacy_guarantee(tmp_path / "state-1")
     mechanism = Mechanism(2.0, "laplace", 1.0, "l1")
     ratio = 2.0 / sensitivity(mechanism, Shape(task.n_items, 8, 0))
@@ -118,7 +118,7 @@ def test_noise_by_the_node_config_and_what_it_guarantees(tmp_path: Path, tiny_sp
     for node in (1, 2, 3):
         config = {k: v for k, v in grid._contexts[node].node_config.items() if "ldp" not in k}
         grid._contexts[node] = Context(1, node, config, RecordDict(), longer)
-    Conductor(grid, Context(1, 0, {}, RecordDict(), longer)).run()
+    Coordinator(grid, Context(1, 0, {}, RecordDict(), longer)).run()
     assert privacy_guarantee(tmp_path / "state-1")["statement"] == (
         "no guarantee: 17 of 51 uploads had no noise or were not clipped"
     )
@@ -138,14 +138,14 @@ def test_a_wrong_noise_is_one_sentence(
 ) -> None:
     task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=1")
     grid, context = federation(tmp_path, tiny_split, task, {1: config})
-    Conductor(grid, context).run()
+    Coordinator(grid, context).run()
     assert sentence in grid.errors[0]
     assert read_rows(tmp_path / "server")[0]["accepted"] == 2
 
 
 def test_noise_without_a_clip_guarantees_nothing(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=1")
-    Conductor(*federation(tmp_path, tiny_split, task, _private(clip=None))).run()
+    Coordinator(*federation(tmp_path, tiny_split, task, _private(clip=None))).run()
     found = privacy_guarantee(tmp_path / "state-1")
     assert not found["holds"]
     assert "were not clipped" in found["statement"]

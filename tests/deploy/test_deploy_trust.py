@@ -19,7 +19,7 @@ from flwr.app import Context, RecordDict
 from unskew.deploy.device import Device
 from unskew.deploy.messages import read_download
 from unskew.deploy.node_data import take_users, write_node_data
-from unskew.deploy.server import Conductor, claim_folder, read_model, read_rows
+from unskew.deploy.server import Coordinator, claim_folder, read_model, read_rows
 from unskew.methods import create
 from unskew.types import Split, UnskewError, Upload
 
@@ -77,9 +77,9 @@ def test_downloads_that_a_method_itself_makes_differ_over_the_rounds() -> None:
 
 def test_a_node_trains_on_no_download_that_is_too_small(tmp_path: Path, tiny_split: Split) -> None:
     grid, context = federation(tmp_path, tiny_split, task_of(tiny_split, "fedmf", EVERYONE))
-    conductor = Conductor(grid, context)
-    conductor._server = conductor._server._replace(Q=conductor._server.Q[:5])
-    assert not list(conductor._ask("train", 1, {1: conductor._content(1)}))
+    coordinator = Coordinator(grid, context)
+    coordinator._server = coordinator._server._replace(Q=coordinator._server.Q[:5])
+    assert not list(coordinator._ask("train", 1, {1: coordinator._content(1)}))
     assert "Q of the download has shape (5, 8)" in grid.errors[0]
     assert Device.open(tmp_path / "state-1").progress.round == 0
 
@@ -133,7 +133,7 @@ def test_a_round_is_answered_once(tmp_path: Path, tiny_split: Split) -> None:
 
 def test_only_the_owner_sees_a_devices_files(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "pfedclr", f"{EVERYONE} rounds=1")
-    Conductor(*federation(tmp_path, tiny_split, task)).run()
+    Coordinator(*federation(tmp_path, tiny_split, task)).run()
     for name in ("data-1", "state-1"):
         files = [path for path in (tmp_path / name).iterdir() if ".tmp" not in path.name]
         assert len(files) >= 2
@@ -159,10 +159,10 @@ def test_a_node_cannot_take_over_another_nodes_users(tmp_path: Path, tiny_split:
     thief = {3: {"data": str(tmp_path / "data-1")}}
     grid, context = federation(tmp_path, tiny_split, task, thief, round_timeout=1.0)
     grid.silent = {3}
-    conductor = Conductor(grid, context)
-    assert conductor._run_round([1, 2, 3])
+    coordinator = Coordinator(grid, context)
+    assert coordinator._run_round([1, 2, 3])
     grid.silent = set()
-    assert Conductor(grid, context)._run_round([3, 1, 2])
+    assert Coordinator(grid, context)._run_round([3, 1, 2])
     row = read_rows(tmp_path / "server")[1]
     own = len(Device.open(tmp_path / "state-1").data.users)
     assert row["rejected"] == {"3": f"{own} of its users are claimed by others too"}
@@ -179,16 +179,16 @@ def test_a_node_speaks_for_users_whose_turn_it_is(tmp_path: Path, tiny_split: Sp
     eager = dict(grid._contexts[2].run_config)
     eager["settings"] = str(eager["settings"]).replace("0.5", "1")
     grid._contexts[2] = Context(1, 2, grid._contexts[2].node_config, RecordDict(), eager)
-    assert Conductor(grid, context)._run_round([1, 2, 3])
+    assert Coordinator(grid, context)._run_round([1, 2, 3])
     rejected = read_rows(tmp_path / "server")[0]["rejected"]
     assert rejected == {"2": "it has uploads of users who do not train in this round"}
 
 
 def test_a_federation_can_go_on_for_longer(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "fedmf", "rounds=2 local_epochs=1 dim=8")
-    Conductor(*federation(tmp_path, tiny_split, task)).run()
+    Coordinator(*federation(tmp_path, tiny_split, task)).run()
     longer = task_of(tiny_split, "fedmf", "dim=8 local_epochs=1 rounds=3")
-    Conductor(*federation(tmp_path, tiny_split, longer)).run()
+    Coordinator(*federation(tmp_path, tiny_split, longer)).run()
     state = simulated(longer, tiny_split, 3)
     round, server = read_model(tmp_path / "server", state.server)
     assert round == 3
@@ -204,7 +204,7 @@ def test_a_flag_is_true_or_false_and_nothing_else(
 ) -> None:
     task = task_of(tiny_split, "fedmf", f"{EVERYONE} rounds=1")
     grid, context = federation(tmp_path, tiny_split, task, {2: {key: "perhaps"}})
-    Conductor(grid, context).run()
+    Coordinator(grid, context).run()
     assert f"{key} = perhaps must be true or false" in grid.errors[0]
     assert read_rows(tmp_path / "server")[0]["accepted"] == 2
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from unskew.kernels import (
     add_scores,
+    add_uploads,
     empty_sum,
-    fold,
     merge,
     overlay,
     replace_scores,
@@ -103,8 +103,8 @@ def test_merge_with_nothing_is_the_same_again() -> None:
 @given(worlds)
 def test_fold(world: World) -> None:
     upload = upload_of(world)
-    total = fold(empty_sum(world.n_items, upload), upload)
-    expected = twins.fold(empty_sum(world.n_items, upload), upload)
+    total = add_uploads(empty_sum(world.n_items, upload), upload)
+    expected = twins.add_uploads(empty_sum(world.n_items, upload), upload)
     assert total.rows.dtype == total.dense.dtype == np.float64
     np.testing.assert_allclose(total.rows, expected.rows, rtol=1e-12, atol=1e-9)
     np.testing.assert_allclose(total.dense, expected.dense, rtol=1e-12, atol=1e-9)
@@ -123,10 +123,10 @@ def test_fold_gives_the_same_bits_however_the_cohort_is_cut(size: int) -> None:
     world = make_world(3, 7, 11, 16)
     upload = upload_of(world)
     upload.weight[:] = np.random.default_rng(1).random(7)
-    whole = fold(empty_sum(11, upload), upload)
+    whole = add_uploads(empty_sum(11, upload), upload)
     total: UploadSum = empty_sum(11, upload)
     for low in range(0, 7, size):
-        total = fold(total, part_of(upload, low, min(low + size, 7)))
+        total = add_uploads(total, part_of(upload, low, min(low + size, 7)))
     np.testing.assert_array_equal(total.rows, whole.rows)
     np.testing.assert_array_equal(total.dense, whole.dense)
     assert (total.weight, total.clients) == (whole.weight, whole.clients)

@@ -127,7 +127,7 @@ def merge(held: Rows, new: Rows) -> Rows:
     return Rows(*ragged(lists), np.array(values, np.float32).reshape(-1, width))
 
 
-def fold(total: UploadSum, upload: Upload) -> UploadSum:
+def add_uploads(total: UploadSum, upload: Upload) -> UploadSum:
     n_items = len(total.rows)
     rows = np.nan_to_num(as_tables(upload.rows, n_items))
     return UploadSum(

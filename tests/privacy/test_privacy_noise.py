@@ -11,7 +11,7 @@ import scipy.stats
 from unskew import rng
 from unskew.engine import Federation, model_checksum
 from unskew.kernels import set_threads
-from unskew.kernels.noise import GAUSSIAN, LAPLACE, NO_CLIP, TILE, Noise, send_privately
+from unskew.kernels.noise import GAUSSIAN, LAPLACE, NO_CLIP, VALUES_PER_TILE, Noise, send_privately
 from unskew.methods import METHODS, create
 from unskew.privacy import Mechanism, PrivateUploads
 from unskew.types import Cohort, Float32, Ragged, Rows, Split, Upload
@@ -55,11 +55,11 @@ def test_the_tails_are_there(kind: int) -> None:
 
 def test_laplace_noise_is_the_inverse_distribution_of_the_streams_words() -> None:
     """Value for value, against Python's own integers and logarithm."""
-    n = TILE + 301
+    n = VALUES_PER_TILE + 301
     x = noise_vector(7, 2, 9, LAPLACE, 2.0, n)
     state = rng.stream(7, 2, 9, int(rng.Purpose.NOISE))
-    for start in (0, TILE):
-        count = min(TILE, n - start)
+    for start in (0, VALUES_PER_TILE):
+        count = min(VALUES_PER_TILE, n - start)
         half = (count + 1) // 2
         for i in (0, 1, 17, half - 1, half, half + 5, count - 1):
             word = int(rng.value(np.uint64(state), start // 2 + i % half))
@@ -77,8 +77,8 @@ def test_clients_rounds_and_entries_are_independent(kind: int) -> None:
         noise_vector(0, 2, 1, kind, 1.0, N),
         noise_vector(1, 1, 1, kind, 1.0, N),
         np.roll(a, 1),
-        np.roll(a, TILE // 2),
-        np.roll(a, TILE),
+        np.roll(a, VALUES_PER_TILE // 2),
+        np.roll(a, VALUES_PER_TILE),
     ]
     for b in others:
         for first, second in ((a, b), (np.abs(a), np.abs(b)), (a**2, b)):

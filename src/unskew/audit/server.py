@@ -32,7 +32,7 @@ from unskew.audit.attacks import (
     support,
 )
 from unskew.engine import Devices, Federation, Transform
-from unskew.kernels import empty_sum, fold
+from unskew.kernels import add_uploads, empty_sum
 from unskew.types import Cohort, Float32, Float64, Int64, Upload, UploadSum
 
 SPANS = ("one round", "whole run")
@@ -93,7 +93,7 @@ class CuriousServer:
     def __call__(self, upload: Upload, cohort: Cohort) -> Upload:
         sent = upload if self._device is None else self._device(upload, cohort)
         total = empty_sum(self._n_items, sent) if self._total is None else self._total
-        self._total = fold(total, sent)
+        self._total = add_uploads(total, sent)
         _, places, clients = np.intersect1d(self._targets, cohort.users, True, True)
         some = sent.weight[clients] > 0
         if some.any():

@@ -160,7 +160,7 @@ def _popularity() -> Float64:
 
 
 def _row_counts() -> Int64:
-    """Number of rows of each user, with a heavy tail."""
+    """Draw the number of rows of each user, with a heavy tail."""
     u = _uniform(8, _N_USERS)
     return _MIN_USER_ROWS + (24.0 * u / (1.05 - u)).astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Download a published data set: resumable, checked, and never half there.
+"""Download a published data set: resumable, checked, and never visible half-written.
 
 A download grows in a ``.part`` file and gets its name only when complete and checked; the needed
 members are unpacked the same way. ``checksums.json`` beside them holds the SHA-256 of everything
@@ -188,7 +188,7 @@ def _read_record(folder: Path) -> dict[str, str]:
 
 
 def _by_hand(source: Source, folder: Path, why: str) -> str:
-    """How to get a data set without this program."""
+    """An error message that says how to download a data set by hand."""
     if source.archive:
         what = f"get {source.base_url}{source.archive} yourself and unpack its files"
     else:

@@ -20,7 +20,7 @@ from unskew.types import Float64, Int32, Int64, Interactions, UnskewError
 _YEAR_2200 = 7_258_118_400
 """1 January 2200 in seconds since 1970."""
 _UNITS = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}
-"""Units of timestamps by their number in a second."""
+"""Names of timestamp units by ticks per second."""
 _ISO_DATE = (
     r"^(?<day>\d{4}-\d{2}-\d{2})"
     r"(?:[T ](?<minute>\d{2}:\d{2})(?<second>:\d{2}(?:\.\d+)?)?)?"
@@ -83,8 +83,8 @@ def number_labels(labels: pl.Series) -> tuple[Int32, list[Any]]:
 
 
 def ticks_per_second(times: Int64) -> int:
-    """The unit of timestamps, as its number in a second: the coarsest in which their median is
-    before the year 2200."""
+    """Ticks per second of timestamps (1: seconds, 1000: milliseconds ...): the fewest for which the
+    median lies before the year 2200."""
     middle = abs(float(np.median(times)))
     return next((ticks for ticks in _UNITS if middle < _YEAR_2200 * ticks), 10**9)
 
@@ -168,8 +168,8 @@ def _times_from_floats(
 
 
 def _mark_impossible_times(times: Int64, text: pl.Series, problems: Problems) -> None:
-    """Mark times before 1970 or after 2200 in the unit of the typical one, so that seconds among
-    milliseconds (or the reverse) do not pass as dates."""
+    """Mark times before 1970 or after 2200, read in the unit of the column's median, so that
+    seconds among milliseconds (or the reverse) do not pass as dates."""
     problems.mark(times < 0, "negative timestamp", text)
     if problems.bad.all():
         return

@@ -68,9 +68,9 @@ class Source:
     ratings: TextFormat | None = None
     titles: TextFormat | None = None
     clock_is_order: bool = False
-    """No timestamps: the order in which items first appear stands in for time."""
+    """True if the source has no timestamps and items' order of first appearance replaces them."""
     rating_is_label: bool = False
-    """The rating column is not a rating (Last.fm's tags), so every row counts."""
+    """True if the rating column holds no ratings (Last.fm's tags), so that every row counts."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -83,7 +83,9 @@ _SHA256 = {
     "ml-1m": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
     "ml-latest-small": "696d65a3dfceac7c45750ad32df2c259311949efec81f0f144fdfb91ebc9e436",
 }
-_SIZES = {"ml-100k": 4_924_029, "ml-1m": 5_917_549, "ml-latest-small": 978_202}
+"""SHA-256 of the publishers' archives, by data set."""
+_ARCHIVE_BYTES = {"ml-100k": 4_924_029, "ml-1m": 5_917_549, "ml-latest-small": 978_202}
+"""Sizes of the publishers' archives in bytes, by data set."""
 _COLUMNS = ("user", "item", "rating", "timestamp")
 
 
@@ -96,7 +98,7 @@ def _movielens(name: str, ratings: TextFormat, titles: TextFormat, **about: Any)
         "licence": _RESEARCH,
         "citation": _MOVIELENS_PAPER,
         "archive": f"movielens/{name}.zip",
-        "size": _SIZES[name],
+        "size": _ARCHIVE_BYTES[name],
         "sha256": _SHA256[name],
         **about,
     }

@@ -1,4 +1,4 @@
-"""Flower's ClientApp: how a node answers messages. ``NodeConfig`` lists its ``--node-config``."""
+"""Flower's ClientApp: a node's answers to messages. ``NodeConfig`` lists its ``--node-config``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class NodeConfig(Settings):
     """Draw with the federation's seed. Runs are then repeatable, but the server can work out the
     negatives that a device draws."""
     step2_at_once: bool = True
-    """Do Step 2 in a process after the reply; otherwise the next message does it."""
+    """Run Step 2 (training after the upload) at once in its own process, not at the next
+    message."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,8 +59,8 @@ class NodeConfig(Settings):
 
 
 def train(message: Message, context: Context) -> Message:
-    """Do Step 1 and reply with the upload. Step 2 runs in a process of its own, started last, which
-    waits until this one has released the state."""
+    """Do Step 1 (training before the upload) and reply with the upload. Start Step 2 (training
+    after it) in its own process, which waits until this one has released the state."""
     config, masked = _node_config(context), secure.is_secure(message)
     if config.require_secure and not masked:
         raise UnskewError("This node sends masked uploads only; run with secure = true.")
@@ -82,7 +83,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def evaluate(message: Message, context: Context) -> Message:
-    """Reply with the sums of the metrics over the node's users, each with its current model."""
+    """Reply with the sums of the metrics over the node's users, each using its current model."""
     sums: dict[str, int | float | list[int] | list[float]] = {}
     with _open_device(context) as device:
         for part in ("validation", "test"):
@@ -134,7 +135,7 @@ def _transform(config: NodeConfig, noise_key: int) -> Transform | None:
 
 
 def _start_step2(folder: Path) -> subprocess.Popen[bytes]:
-    """Start a process that does Step 2; its errors go to ``step2.log``."""
+    """Start a process for Step 2 (training after the upload); its errors go to ``step2.log``."""
     with owner_only(), (folder / "step2.log").open("ab") as log_file:
         return subprocess.Popen(
             [sys.executable, "-m", "unskew.deploy.device", str(folder)],

@@ -1,18 +1,18 @@
-"""A node between two messages: its users' private state in files, Steps 1 and 2, metrics, scores.
+"""A node's work on its users' private state, kept in files: training, metrics, scores.
 
 The state folder holds ``device.json`` (the federation, the users, the device's secret seeds),
-``state.safetensors`` (the private state, the downloads its users hold, and the users for whom
-Step 2 is pending), ``reply.safetensors`` (what was sent in the last round), ``best.safetensors``
-(the state after the round that validation chose) and ``privacy.json`` (the noise the uploads
-carried).
+``state.safetensors`` (the private state, the downloads its users hold, and the users for whom Step
+2 is pending), ``reply.safetensors`` (the last reply), ``best.safetensors`` (the state after the
+round that validation chose) and ``privacy.json`` (the noise the uploads carried).
 
 A round is answered once. If a server lost a round and repeats it with the same download, the node
 sends its stored reply; with another download it refuses, because two replies under the same noise
 would reveal the difference. A device that missed rounds continues from its own state.
 
-Step 1 marks Step 2 as pending before the reply leaves. Whatever uses the state next (the process
-started after the reply, the next round, an evaluation, a recommendation) does Step 2 first.
-``python -m unskew.deploy.device STATE`` does only that.
+Step 1 (training before the upload) marks Step 2 (training after it) as pending before the reply
+leaves. Whatever uses the state next (the process started after the reply, the next round, an
+evaluation, a recommendation) does Step 2 first. ``python -m unskew.deploy.device STATE`` does only
+that.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from unskew.files import (
     write_json,
     write_tensors,
 )
-from unskew.kernels import empty_sum, fold
+from unskew.kernels import add_uploads, empty_sum
 from unskew.ragged import select
 from unskew.types import Cohort, Int64, UnskewError, Upload
 
@@ -88,7 +88,7 @@ class Device:
 
     @staticmethod
     def join(folder: Path, data: Path, task: Task, *, shared_seed: bool) -> Device:
-        """The node's saved state, or a new one if it takes part for the first time."""
+        """Open the node's saved state, or make a new one if it takes part for the first time."""
         if (folder / "device.json").exists():
             about = read_json(folder / "device.json", FORMAT, VERSION)
             task.check_folder(folder, about["task"])
@@ -128,7 +128,7 @@ class Device:
         return device
 
     def step1(self, round: int, download: Any, transform: Transform | None = None) -> Named:
-        """Train for a round and return the arrays that leave the node. Step 2 is then pending."""
+        """Do Step 1 of a round; returns the arrays that leave the node. Step 2 is then pending."""
         digest = download_digest(download)
         if round <= self.progress.round:
             return self._stored_reply(round, digest)
@@ -143,7 +143,7 @@ class Device:
             private = self.devices.take(local)
             private, upload, _ = train_upload(self.method, download, private, cohort, transform)
             if sums:
-                total = fold(total or empty_sum(self.task.n_items, upload), upload)
+                total = add_uploads(total or empty_sum(self.task.n_items, upload), upload)
             else:
                 each.append((cohort.users, upload))
             sent[local] = upload.weight > 0
@@ -167,7 +167,8 @@ class Device:
         return reply
 
     def step2(self) -> bool:
-        """Do Step 2 of the last round if it is pending; returns whether it was."""
+        """Do the last round's Step 2 (training after the upload) if pending; returns whether it
+        was."""
         round, _, due = self.progress
         if not len(due):
             return False

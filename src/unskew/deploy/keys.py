@@ -28,7 +28,7 @@ _CURVE = ec.SECP384R1()
 _AUTHORITY_DAYS = 3650
 """Days that the CA's own certificate is valid."""
 _CERTIFICATE_DAYS = 825
-"""Longest validity of a server certificate that all clients accept."""
+"""Days that a server certificate is valid: the most that all clients accept."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNORECASE)
 

@@ -22,9 +22,9 @@ from unskew.deploy.keys import write_keys
 from unskew.types import UnskewError
 
 _TIMEOUT_SECONDS = 180.0
-"""Longest wait for a process to start, to answer or to end."""
-_STATUS_SECONDS = 15.0
-"""Time between two questions to Flower for a run's status; each costs a process."""
+"""Maximum seconds to wait for a process to start, to answer or to end."""
+_STATUS_INTERVAL_SECONDS = 15.0
+"""Seconds between two queries of a run's status; each query starts a process."""
 
 
 class Loopback:
@@ -101,13 +101,13 @@ class Loopback:
         meanwhile: Callable[[], None] = lambda: None,
         seconds: float = 1800.0,
     ) -> None:
-        """Wait until a run has ended by itself; ``server`` is its state folder."""
+        """Wait until a run has ended by itself; ``server`` is the server's state folder."""
         outcome, asked = server / "outcome.json", time.monotonic()
 
         def ended() -> bool:
             nonlocal asked
             meanwhile()
-            if not outcome.exists() and time.monotonic() - asked > _STATUS_SECONDS:
+            if not outcome.exists() and time.monotonic() - asked > _STATUS_INTERVAL_SECONDS:
                 asked = time.monotonic()
                 runs = self.flwr("list", "lo", "--run-id", run_id, "--format", "json")
                 status = json.loads(runs)["runs"][0]["status"]  # such as finished:completed
@@ -151,7 +151,7 @@ class Loopback:
         return self._processes[name].poll()
 
     def log(self, name: str) -> str:
-        """What a process has printed since it was started last."""
+        """Output of a process since its last start."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def flwr(self, *arguments: str) -> str:

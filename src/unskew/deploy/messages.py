@@ -71,7 +71,7 @@ class Limits(NamedTuple):
 
 
 def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_items: int) -> Any:
-    """Check a download array by array against one that the method makes itself."""
+    """Check names, types, shapes and values of a download's arrays; returns the method's type."""
     individual = method.aggregation == "individual"  # their servers keep something per user
     server, _ = method.init(n_users if individual else 1, n_items, 0)
     example = method.download(server)
@@ -104,7 +104,7 @@ def download_digest(download: Any) -> Int64:
 
 
 def upload_shape(method: Method, download: Any, n_items: int, round: int) -> Shape:
-    """The shape of an upload in this round, from training an invented user with one item."""
+    """Shape of an upload in this round, found by training a dummy user with one item."""
     _, private = method.init(1, n_items, 0)
     one = Ragged(np.array([0, 1]), np.zeros(1, np.int32))
     cohort = Cohort(np.zeros(1, np.int64), one, one, n_items, 0, round)
@@ -180,8 +180,7 @@ def read_metric_sums(reply: Message, n_users: int) -> MetricSums:
 
 
 def read_sum(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -> NodeSum:
-    """Check the arrays of a node's sum, which are those of a single upload without a user; raises
-    :class:`Rejected`."""
+    """Check the arrays of a node's sum (one upload without a user); raises :class:`Rejected`."""
     _check_names(named, ("items", "values", "dense", "weight"))
     user = {"users": np.zeros(1, np.int64), "indptr": np.array([0, named["items"].size])}
     single = {**named, **user, "dense": named["dense"][None]}

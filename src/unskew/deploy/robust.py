@@ -1,4 +1,4 @@
-"""Sums, owners and means that a few hostile nodes cannot steer far.
+"""Robust aggregation: bounds the influence of hostile nodes on sums, user ownership and metrics.
 
 Each robust sum works on the nodes' mean updates m_n = (sum of a node's weighted uploads) / (its
 weight), zero where a node touched nothing, and returns a sum, so that the method's ``aggregate``
@@ -26,7 +26,7 @@ from unskew.privacy import Shape
 from unskew.types import Bool, Float64, Int64, UploadSum
 
 _BLOCK_ITEMS = 4096
-"""Items whose rows of all nodes are in memory at a time."""
+"""Number of items whose rows, from all nodes, are in memory at a time."""
 
 
 def robust_sum(
@@ -94,7 +94,7 @@ def _add_all(parts: list[NodeSum], shape: Shape) -> UploadSum:
 
 
 def _median(values: Float64) -> float:
-    """The lower of two middle values, so that with half the nodes hostile the bound is honest."""
+    """Lower median: at most an honest value even if half of the nodes report too large ones."""
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
@@ -113,7 +113,7 @@ def _mean_rows(part: NodeSum, low: int, high: int, width: int) -> Float64:
 
 
 def _clip(parts: list[NodeSum], weights: Float64) -> list[NodeSum]:
-    """The nodes' sums with mean updates scaled down to the median norm, and with ``weights``."""
+    """The nodes' sums with these ``weights``; mean updates are scaled down to the median norm."""
     norms = np.array([_norm(part) / part.weight for part in parts])
     shorter = np.minimum(1.0, _median(norms) / np.maximum(norms, 1e-30))
     scales = shorter * weights / [part.weight for part in parts]
@@ -129,5 +129,5 @@ def _norm(part: NodeSum) -> float:
 
 
 def _signed(node: int) -> int:
-    """Flower's node ids are unsigned 64-bit numbers; files hold signed ones."""
+    """A Flower node id (unsigned 64-bit) as the signed number that files store."""
     return int(np.uint64(node).astype(np.int64))

@@ -128,7 +128,7 @@ def to_upload_sum(vector: Float64, shape: Shape, rules: RunConfig, n_nodes: int)
 
 
 class _Workflow(SecAggPlusWorkflow):
-    """Flower's protocol with our own messages in it."""
+    """Flower's SecAgg+ workflow with our messages in place of its own."""
 
     def __init__(self, content: Any, **options: Any) -> None:
         super().__init__(**options)

@@ -57,14 +57,14 @@ from unskew.types import Int64, Method, UnskewError, Uploads, UploadSum
 
 FORMAT, STATE, OUTCOME, VERSION = "unskew-federation", "unskew-server", "unskew-outcome", 1
 _POLL_SECONDS = 0.5
-"""Time between two looks for nodes or replies."""
+"""Seconds between two checks for nodes or replies."""
 _MAX_ATTEMPTS = 3
-"""Attempts at a round without a single valid upload before the run stops."""
+"""Maximum number of attempts at a round without a valid upload before the run stops."""
 log = logging.getLogger("flwr")
 
 
 def claim_folder(folder: Path, task: Task) -> None:
-    """Write the federation into a server's state folder; one of another federation is refused."""
+    """Record the task in a server's state folder; raise an error if it holds another federation."""
     path = folder / "federation.json"
     if path.exists():
         task.check_folder(folder, read_json(path, FORMAT, VERSION)["task"])
@@ -72,7 +72,7 @@ def claim_folder(folder: Path, task: Task) -> None:
 
 
 def read_model(folder: Path, server: Any) -> tuple[int, Any]:
-    """The saved round and model, in the type of ``server``; round 0 and ``server`` if none."""
+    """The last saved round and server state, in ``server``'s type; (0, ``server``) if none."""
     saved = _read_tensors(folder)
     if not saved:
         return 0, server
@@ -97,8 +97,8 @@ def best_round(rows: list[dict[str, Any]]) -> int:
     return max(known, key=lambda round: known[round], default=0)
 
 
-class Conductor:
-    """One run of a federation, from its checkpoint to its last round."""
+class Coordinator:
+    """Runs a federation's rounds on the server, from the last checkpoint to the last round."""
 
     def __init__(self, grid: Grid, context: Context) -> None:
         self._grid, self._context = grid, context
@@ -311,7 +311,7 @@ class Conductor:
 
 
 def main(grid: Grid, context: Context) -> None:
-    Conductor(grid, context).run()
+    Coordinator(grid, context).run()
 
 
 app = ServerApp()

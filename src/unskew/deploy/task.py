@@ -44,7 +44,7 @@ clientapp = "unskew_app.client:app"
 
 @dataclass(frozen=True)
 class Task:
-    """The method, seed and size of a federation: what nodes and server must agree on."""
+    """The method, seed and size of a federation, on which nodes and server must agree."""
 
     method: str
     settings: str
@@ -105,9 +105,9 @@ class RunConfig(Settings):
     """Largest weight of a node; 0: no limit, but with ``robust`` no node counts for more than the
     median node. Secure aggregation needs a limit."""
     robust: Robust = "none"
-    """How the sum is protected from hostile nodes."""
+    """Robust aggregation of the nodes' sums (see :mod:`unskew.deploy.robust`)."""
     trim: float = setting(0.2, at_most=0.49)
-    """For ``trimmed``: the share of nodes left out at either end."""
+    """For ``trimmed``: share of nodes dropped at each end, per coordinate."""
     secure: bool = False
     """Whether nodes mask their uploads with SecAgg+."""
     secure_clip: float = setting(8.0, above=0)
@@ -119,8 +119,8 @@ class RunConfig(Settings):
 
 
 def read_config(kind: type[_Config], given: Mapping[str, Any], owner: str) -> _Config:
-    """A configuration of Flower as the settings class ``kind``. Its keys have hyphens where the
-    fields have underscores. ``owner`` names the configuration in errors."""
+    """Read a configuration of Flower as the settings class ``kind``. Its keys have hyphens where
+    the fields have underscores. ``owner`` names the configuration in errors."""
     try:
         named = {key.replace("-", "_"): value for key, value in given.items()}
         return kind(**parse_settings(kind, named, owner))

@@ -1,4 +1,4 @@
-"""The simulator: rounds, chunks, devices, checkpoints. It never knows which method it runs."""
+"""The simulator: rounds, chunks, devices, checkpoints; independent of the method."""
 
 from unskew.engine.checkpoints import Checkpoints, model_checksum
 from unskew.engine.devices import Devices
@@ -10,7 +10,7 @@ from unskew.engine.executor import (
     train_upload,
 )
 from unskew.engine.federation import (
-    CHUNK,
+    MAX_CHUNK_CLIENTS,
     Federation,
     State,
     batches,
@@ -22,7 +22,7 @@ from unskew.engine.recommender import Recommender
 from unskew.engine.scoreboard import Scoreboard
 
 __all__ = [
-    "CHUNK",
+    "MAX_CHUNK_CLIENTS",
     "Checkpoints",
     "Devices",
     "Executor",

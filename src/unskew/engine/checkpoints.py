@@ -1,4 +1,4 @@
-"""A run's state on disk: written after each round, complete at every moment.
+"""A run's state on disk, saved after rounds so that a valid checkpoint exists at every moment.
 
 ``state/round-000042/`` holds the devices and the scoreboard; the folder of the last round also
 holds the server, which resuming needs. ``state/current.json`` names the last round and the best
@@ -6,7 +6,7 @@ one. It is replaced only after the folders it names are complete, so a process k
 leaves the previous ``current.json`` and everything it names.
 
 Writing may take up to a tenth of the training time. Where a state is so large that every round
-would cost more, some rounds are not written, and resuming trains them again, to the same bits.
+would cost more, some rounds are not written, and resuming trains them again, bit-identically.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unskew.types import Split, UnskewError
 
 FORMAT, VERSION = "unskew-state", 1
 MAX_WRITING_SHARE = 0.1
-"""Maximum share of the time since the start that writing checkpoints may take."""
+"""Maximum share of the run's time that writing checkpoints may take."""
 
 
 def model_checksum(state: State) -> str:

@@ -1,4 +1,4 @@
-"""The private state of all devices, stored compactly and handed out for a chunk of them at a time.
+"""A compact store of the private state of all devices, read and written one chunk at a time.
 
 A dense field (a vector per user) is one array with the user axis first. A ragged field is a pair of
 arrays per user that are replaced and never changed, so a snapshot costs only what changes later.
@@ -20,7 +20,7 @@ from unskew.types import Int32, Int64, Rows
 
 
 class Devices:
-    """The private state of every device of the federation."""
+    """Store of the private state of all devices of the federation."""
 
     def __init__(self, private: Any, download: Any) -> None:
         self._kind = type(private)
@@ -120,7 +120,7 @@ class Devices:
 
     @staticmethod
     def from_arrays(named: Mapping[str, NDArray[Any]], private: Any, download: Any) -> Devices:
-        """The inverse of ``arrays``; ``private`` and ``download`` give the types to build."""
+        """Build a store from what ``arrays`` returned; ``private`` and ``download`` give types."""
         leaves: dict[str, Any] = {}
         for name, leaf in zip(private._fields, private, strict=True):
             if isinstance(leaf, Rows):

@@ -15,15 +15,15 @@ from unskew.kernels import work_alone
 from unskew.types import Cohort, Float64, Int64, Method, Upload
 
 Transform = Callable[[Upload, Cohort], Upload]
-"""A privacy mechanism: what the devices of a cohort send in place of their upload."""
+"""A privacy mechanism: maps the upload of a cohort to the one that its devices send instead."""
 Trained = tuple[Any, Upload, Float64]
-"""The new private state of some devices, what they send, and their losses."""
+"""The new private state of some devices, their upload, and their losses."""
 
 
 def train_upload(
     method: Method, download: Any, private: Any, cohort: Cohort, transform: Transform | None
 ) -> Trained:
-    """Step 1 and the privacy transform: the private state, what leaves the devices, the losses.
+    """Do Step 1 (training before the upload) and apply the privacy transform to the upload.
 
     The simulator and a real device both call it. Step 2 (``personalize``) follows in the simulator
     at once; on a device it may happen later and in another process."""
@@ -36,15 +36,14 @@ def train_upload(
 def train_chunk(
     method: Method, download: Any, private: Any, cohort: Cohort, transform: Transform | None
 ) -> Trained:
-    """Both steps of a round on the devices of a cohort, on samples that are drawn once: the private
-    state, what leaves the devices, the losses."""
+    """Do Steps 1 and 2 (training before and after the upload) on samples that are drawn once."""
     cohort = method.draw(cohort)
     private, upload, losses = train_upload(method, download, private, cohort, transform)
     return method.personalize(download, private, cohort), upload, losses
 
 
 class Executor(Protocol):
-    """How chunks are trained: on threads here, elsewhere on other machines."""
+    """Interface for training chunks; ThreadExecutor uses threads, others may use other machines."""
 
     workers: int
     """Number of chunks trained at the same time."""
@@ -52,11 +51,11 @@ class Executor(Protocol):
     def map_chunks(
         self, train: Callable[[Int64], Trained], chunks: Sequence[Int64]
     ) -> Iterator[Trained]:
-        """The results of ``train`` for all chunks (the users in each), in the order of chunks."""
+        """Yield the results of ``train`` for all chunks (arrays of users), in their order."""
 
 
 class ThreadExecutor:
-    """Trains each chunk on one thread. A single worker shares each step among all threads."""
+    """Trains each chunk on one thread; with a single worker, kernels use all threads."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers

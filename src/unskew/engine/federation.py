@@ -13,7 +13,7 @@ import numpy as np
 from unskew.engine.devices import Devices
 from unskew.engine.executor import Executor, ThreadExecutor, Trained, Transform, train_chunk
 from unskew.engine.scoreboard import Scoreboard
-from unskew.kernels import empty_sum, fold, get_threads
+from unskew.kernels import add_uploads, empty_sum, get_threads
 from unskew.ragged import indptr_from_counts, select
 from unskew.rng import Purpose, generator
 from unskew.types import (
@@ -30,17 +30,17 @@ from unskew.types import (
 if TYPE_CHECKING:
     from unskew.engine.checkpoints import Checkpoints
 
-CHUNK = 256
-"""Maximum number of clients per chunk. It bounds memory and changes no result."""
+MAX_CHUNK_CLIENTS = 256
+"""Maximum number of clients trained together as a chunk. It bounds memory and changes no result."""
 MAX_CHUNK_BYTES = 8 * 2**20
-"""Maximum size of a chunk's private state: chunks are smaller where clients hold whole tables."""
+"""Maximum bytes of a chunk's private state: chunks are smaller if clients hold whole tables."""
 EVALUATION_BATCH_USERS = 32
-"""Clients evaluated at a time: some methods make a whole item table for each of them."""
+"""Clients evaluated at a time; few, because some methods make a whole item table for each."""
 MIN_CHUNKS_PER_WORKER = 4
 """Minimum number of chunks per worker, so that workers finish at about the same time."""
 
 Row = dict[str, Any]
-"""The figures of a round, as they are saved."""
+"""A round's numbers (losses, metrics, seconds, bytes) as a JSON object."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class State:
 
 
 class Federation:
-    """A method, a split and a seed: all that determines a run's result."""
+    """Trains a method on a split with a seed; these three determine the result."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Federation:
         split: Split,
         seed: int,
         *,
-        chunk: int = CHUNK,
+        chunk: int = MAX_CHUNK_CLIENTS,
         transform: Transform | None = None,
         executor: Executor | None = None,
     ) -> None:
@@ -119,7 +119,7 @@ class Federation:
     def step(self, state: State) -> Row:
         """Train one round, changing ``state``; returns the round's figures.
 
-        The best round has the highest validation NDCG@10; the first of equals stays.
+        The best round is the one with the highest validation NDCG@10; of equal rounds the first.
         """
         began, board, devices = time.perf_counter(), state.scoreboard, state.devices
         if self.method.aggregation == "central":
@@ -165,8 +165,8 @@ class Federation:
         )
 
     def _train_clients(self, state: State) -> tuple[Int64, Any, Row]:
-        """The clients of a round train and the server aggregates: the users, what they downloaded,
-        and figures of the round."""
+        """Train the clients of a round and aggregate on the server. Returns the users, their
+        download, and the round's figures."""
         method, devices, round = self.method, state.devices, state.round + 1
         users = self.cohort_of(round)
         download = method.download(state.server)
@@ -187,7 +187,7 @@ class Federation:
         for chunk, (private, upload, chunk_losses) in zip(chunks, results, strict=True):
             # In the order of the cohort, because the rounding of a sum depends on its order.
             if method.aggregation == "sum":
-                total = fold(total or empty_sum(self.split.n_items, upload), upload)
+                total = add_uploads(total or empty_sum(self.split.n_items, upload), upload)
             else:
                 each.append((chunk, upload))
             # Stored by this thread alone: memory that one thread frees does not serve another.
@@ -201,8 +201,8 @@ class Federation:
         return users, download, figures | {"bytes_down": int(bytes_down) * len(users)}
 
     def _train_epoch(self, state: State) -> tuple[Int64, Any, Row]:
-        """A round of a central baseline: one epoch over all data. Returns everyone, the model, and
-        figures of the round."""
+        """A round of a central baseline: one epoch over all data. Returns all users, the model, and
+        the round's figures."""
         method: Any = self.method
         devices, round, everyone = state.devices, state.round + 1, np.arange(self.split.n_users)
         private, cohort = devices.take(everyone), self.cohort(everyone, round)
@@ -231,14 +231,14 @@ class Federation:
         return max(1, min(size, -(-n_users // (workers * MIN_CHUNKS_PER_WORKER))))
 
 
-def batches(users: Int64, size: int = CHUNK) -> Iterator[Int64]:
-    """The users in runs of at most ``size``."""
+def batches(users: Int64, size: int = MAX_CHUNK_CLIENTS) -> Iterator[Int64]:
+    """Yield the users in arrays of at most ``size``."""
     for low in range(0, len(users), size):
         yield users[low : low + size]
 
 
 def concatenate_uploads(each: list[tuple[Int64, Upload]]) -> Uploads:
-    """The uploads of all chunks as one. Empties ``each``, so that no upload is in memory twice."""
+    """Concatenate the chunks' uploads. Empties ``each``, so that no upload is in memory twice."""
     first = each[0][1]
     indptr = indptr_from_counts(np.concatenate([np.diff(one.rows.indptr) for _, one in each]))
     items = np.empty(indptr[-1], np.int32)
@@ -258,7 +258,7 @@ def concatenate_uploads(each: list[tuple[Int64, Upload]]) -> Uploads:
 
 
 def draw_cohort(seed: int, round: int, n_users: int, share: float) -> Int64:
-    """The clients of a round, ascending, drawn without replacement; a deployment draws the same."""
+    """Draw the clients of a round without replacement, ascending; a deployment draws the same."""
     size = max(1, int(n_users * share + 1e-9))
     chosen = generator(seed, Purpose.COHORT, round).permutation(n_users)[:size]
     return np.sort(chosen).astype(np.int64)
@@ -269,7 +269,7 @@ def _headline(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def return_freed() -> None:
-    """Return memory that the GNU C library keeps after it was freed, in pieces too small for the
+    """Make the GNU C library return freed memory to the system: its pieces are too small for the
     large tables that a server needs next. Does nothing with other C libraries."""
     try:
         ctypes.CDLL(None).malloc_trim(0)

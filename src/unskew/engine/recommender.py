@@ -9,14 +9,14 @@ import numpy as np
 import polars as pl
 
 from unskew.engine.devices import Devices
-from unskew.engine.federation import CHUNK
+from unskew.engine.federation import MAX_CHUNK_CLIENTS
 from unskew.evaluation import best_unseen
 from unskew.ragged import select
 from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewError
 
 
 class Recommender:
-    """A model and the catalogue it was trained on.
+    """Recommends items with a trained model.
 
     Training items are never recommended. Held-out items may be, as they would be in use.
     """
@@ -33,8 +33,10 @@ class Recommender:
     def recommend_all(self, k: int = 10) -> pl.DataFrame:
         """A table with ``k`` rows for every user: user, rank, item, title, score."""
         everyone = np.arange(self.split.n_users)
-        starts = range(0, self.split.n_users, CHUNK)
-        return pl.concat([self._table(everyone[low : low + CHUNK], k) for low in starts])
+        starts = range(0, self.split.n_users, MAX_CHUNK_CLIENTS)
+        return pl.concat(
+            [self._table(everyone[low : low + MAX_CHUNK_CLIENTS], k) for low in starts]
+        )
 
     def fold_in(self, items: Sequence[str], k: int = 10) -> list[dict[str, Any]]:
         """Recommend to a new user who has had ``items``, in this order.

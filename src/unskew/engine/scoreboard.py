@@ -17,7 +17,7 @@ from unskew.types import Float32, Float64, Int32, Int64, Split
 Part = Literal["validation", "test"]
 Ranking = Literal["all", "sampled"]
 TOP_K = 10
-"""Length of the recommended lists that are stored."""
+"""Number of recommended items stored per user."""
 
 
 class Scoreboard:
@@ -40,7 +40,8 @@ class Scoreboard:
         self.top[users] = top_k(scores, users, self._split, TOP_K)
 
     def per_user(self, part: Part, ranking: Ranking | None = None) -> dict[str, Float64]:
-        """Metrics per user, by default of the protocol's headline ranking."""
+        """Metrics per user from ranks among ``all`` or ``sampled`` items (default: the
+        protocol's)."""
         ranks = self.ranks[part, ranking or self.rankings[0]]
         return per_user(ranks, getattr(self._split, part).indptr)
 

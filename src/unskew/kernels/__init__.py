@@ -11,8 +11,8 @@ from unskew.kernels.pfedclr import train_low_rank, train_rows
 from unskew.kernels.sampling import draw_samples
 from unskew.kernels.tables import (
     add_scores,
+    add_uploads,
     empty_sum,
-    fold,
     merge,
     overlay,
     replace_scores,
@@ -24,9 +24,9 @@ __all__ = [
     "Schedule",
     "Training",
     "add_scores",
+    "add_uploads",
     "draw_samples",
     "empty_sum",
-    "fold",
     "for_each_block",
     "get_threads",
     "merge",

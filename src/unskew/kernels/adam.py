@@ -1,6 +1,6 @@
-"""Adam as torch.optim.Adam computes it, and a cheaper form for rows against a frozen user vector.
+"""Adam as torch.optim.Adam computes it, and a cheaper form for rows with a frozen user vector.
 
-Against a frozen user vector p, a row's gradient is g_i p, so Adam's first moment is mu_i p and its
+With a frozen user vector p, a row's gradient is g_i p, so Adam's first moment is mu_i p and its
 second nu_i p^2: two scalars per row instead of two vectors. In a step the row moves, in dimension
 k, by
 
@@ -13,8 +13,8 @@ that the moves of a few of them give those of all others: with some of the f_k a
     c_n(f) = 2 F_n / (f + F_n) prod_{j != n} (F_n + F_j) (f - F_j) / ((f + F_j) (F_n - F_j)),
 
 has a relative error below prod_n |f - F_n| / (f + F_n) at *every* x >= 0. The dimension with the
-largest error becomes the next node until all errors are below :data:`TOLERANCE`, which is what
-float32 leaves of a gradient anyway. Sixteen dimensions need about eight nodes, 64 about a dozen.
+largest error becomes the next node until all errors are below :data:`TOLERANCE`, about the rounding
+error of a float32 gradient. Sixteen dimensions need about eight nodes, 64 about a dozen.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 """torch.optim.Adam's defaults."""
 
 TOLERANCE = 5e-6
-"""Largest relative error of a dimension's step against a frozen user vector."""
+"""Maximum relative error of a row's step in any dimension, when the user vector is frozen."""
 
 _b1, _b2, _eps = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON)
 _c1, _c2 = np.float32(1 - BETA_1), np.float32(1 - BETA_2)
 _MAX_FLOOR = np.float32(1e8)
-"""Stands for eps / 0: large enough that the row does not move, small enough to be squared."""
-_COLUMNS_PER_PASS = 1024
-"""Rows per pass of a step: their moments stay in the L1 cache while all nodes use them."""
+"""Value used for eps / 0: large enough that the row does not move, small enough to be squared."""
+_ROWS_PER_PASS = 1024
+"""Item rows (columns of ``moved``) per pass of a step: few enough to stay in the L1 cache."""
 _ROWS_PER_TILE = 64
-"""Rows whose moves are added together, so that they stay in the L1 cache."""
+"""Item rows whose moves :func:`add_moves` adds together: few enough to stay in the L1 cache."""
 
 
 @jit
@@ -112,8 +112,8 @@ def _floor(pk: np.float32) -> np.float32:
 
 
 class FrozenUserRows(NamedTuple):
-    """A client's rows against its frozen vector; each array has one entry or column per row, padded
-    with zeros to whole vectors."""
+    """State of training a client's item rows with a frozen user vector; arrays have one entry or
+    column per row, zero-padded to a multiple of :data:`PADDING`."""
 
     z: Float32
     """Logits p.q."""
@@ -123,14 +123,14 @@ class FrozenUserRows(NamedTuple):
     nu: Float32
     """Adam's moments."""
     pull: Float32
-    """Scratch."""
+    """Scratch: learning rate × first moment of each row in this step."""
     moved: Float32
-    """What has been subtracted so far, for each node."""
+    """Sum of all steps so far: a row per node (see the module), a column per item row."""
 
 
 @jit
 def frozen_user_rows(rows: Float32, p: Float32, n_nodes: int) -> FrozenUserRows:
-    """The rows before the first step: zero moments, and the logits of ``rows``."""
+    """The state before the first step: zero moments, and the logits of ``rows``."""
     n = len(rows)
     width = n + (-n) % PADDING
     z, g = np.zeros(width, np.float32), np.zeros(width, np.float32)
@@ -156,14 +156,14 @@ def frozen_user_step(
         nu[i] = fma(_b2, nu[i], _c2 * g[i] * g[i])
         pull[i] = step * mu[i]
         g[i] = sqrt32(nu[i]) * unbias
-    for first in range(0, n, _COLUMNS_PER_PASS):
-        move_rows(moved, z, pull, g, weight, floor, first, min(_COLUMNS_PER_PASS, n - first))
+    for first in range(0, n, _ROWS_PER_PASS):
+        move_rows(moved, z, pull, g, weight, floor, first, min(_ROWS_PER_PASS, n - first))
     g[:] = np.float32(0.0)
 
 
 @jit
 def add_moves(rows: Float32, moved: Float32, mixing: Float32) -> None:
-    """Add to each row its moves in all dimensions, mixed from what its nodes have moved."""
+    """Add the accumulated steps to each row: dimension k's is sum_n mixing[k, n] moved[n]."""
     along = np.empty(_ROWS_PER_TILE, np.float32)
     for low in range(0, len(rows), _ROWS_PER_TILE):
         some = min(_ROWS_PER_TILE, len(rows) - low)

@@ -23,7 +23,7 @@ _DRAWS_AHEAD = 256
 
 
 class Schedule(NamedTuple):
-    """How long a client trains in one round."""
+    """Number of epochs, batch size and stopping rule of a client's training in one round."""
 
     epochs: int
     batch: int
@@ -44,12 +44,12 @@ class Clients(NamedTuple):
     samples: Samples
     schedule: Schedule
     losses: Float64
-    """A trainer adds the summed loss of each batch; at the end of training the mean loss."""
+    """Output per client: summed loss while a kernel trains, mean loss per sample afterwards."""
 
 
 class Training(NamedTuple):
-    """A step of local training: the clients, their samples, how long, and the stream that shuffles
-    the samples."""
+    """A step of local training: the clients, their samples, the schedule, and the random stream
+    that shuffles the samples."""
 
     cohort: Cohort
     samples: Samples
@@ -93,8 +93,8 @@ def shuffle(order: Int32, n: int, key: np.uint64, counter: int) -> int:
 
 @numba.njit(nogil=True, error_model="numpy")
 def shuffled_batches(clients: Clients, c: int) -> Iterator[tuple[int, Int32]]:
-    """The packed samples of client c, batch by batch and numbered from 1, shuffled anew in each
-    epoch, until the mean loss stands still. Compiled into each kernel; not cached by itself."""
+    """Yield client c's packed samples in batches numbered from 1, reshuffled in each epoch, until
+    the mean loss changes by less than the tolerance. Compiled into each kernel."""
     samples, (epochs, batch, tolerance) = clients.samples, clients.schedule
     low, high = samples.indptr[c], samples.indptr[c + 1]
     n = high - low

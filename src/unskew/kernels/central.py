@@ -22,7 +22,7 @@ from unskew.rng import Purpose, stream
 from unskew.types import Cohort, Float32, Int32, Int64, Samples
 
 _SAMPLES_PER_PASS = 256
-"""Samples that go through the network together."""
+"""Number of samples in one forward and backward pass of the network."""
 
 
 class Table(NamedTuple):

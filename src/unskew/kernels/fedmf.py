@@ -1,4 +1,4 @@
-"""Train the user vector and the touched rows together by Adam, with an optional pull.
+"""Train the user vector and the touched rows together by Adam, with an optional pull to a target.
 
 FedMF and PFedCLR's full buffer train without the pull. pFedGraph adds -weight cos(A, Q) over the
 *whole* item tables, which has a gradient on every row: clients with a pull train all their rows,
@@ -31,7 +31,7 @@ def _pulled_gradient(
 def _cosine_gradient(
     Q: Float32, A: Float32, size: float, weight: float, u: Float32
 ) -> tuple[float, float]:
-    """The gradient of -weight cos(A, Q) as along Q + towards (A - Q); ``size`` is |A|^2.
+    """Coefficients of d(-weight cos(A, Q)) / dQ = along Q + towards (A - Q); ``size`` is |A|^2.
 
     -d cos / dQ = -(A / (|A| |Q|) - cos Q / |Q|^2). In terms of Q and A - Q, because the two terms
     almost cancel as long as Q is near A. ``u`` is scratch.

@@ -25,7 +25,7 @@ from unskew.kernels.vectors import inner
 from unskew.types import Float32, Float64, Ragged, Rows
 
 _MIN_SCALE = 1e-20
-"""Lower bound of a table's scale: such a table is as good as zero, but can be divided by it."""
+"""Minimum scale of a table: small enough to count as zero, but safe to divide by."""
 
 
 class ScaledTable(NamedTuple):
@@ -60,7 +60,7 @@ class ScaledTable(NamedTuple):
         return Rows(indptr, items, (values - self.common[items]) * scale)
 
     def scores(self, vectors: Float32) -> Float32:
-        """Inner product of each client's vector with every item."""
+        """Inner product of each client's vector with every row of its own table."""
         return score_items(vectors * self.scale[:, None], self.common, self.held)
 
 
@@ -92,7 +92,7 @@ def _step_and_score(
     keep: float,
     w: float,
 ) -> None:
-    """One dimension's step, and its part of the next logits and penalties.
+    """Do the SGD step of one dimension and add its part to the next logits and penalties.
 
     With m_i the number of the batch's samples of row i, the gradients without weight decay are
 

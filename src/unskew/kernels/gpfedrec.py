@@ -42,7 +42,7 @@ _MAX_ENTRY = np.float32(32767.0)
 _TILE_COLUMNS = 8 * _GROUP
 """Columns of all clients' tables that are computed at a time."""
 _ROWS_PER_PRODUCT = 256
-"""Clients per matrix product."""
+"""Clients per block of a matrix product; fixed, so that threads do not change results."""
 
 
 @jit
@@ -82,7 +82,7 @@ def train_anchored(
 
 
 def whole_tables(base: Float32, tables: Float32, extra: Rows) -> Rows:
-    """``base`` + each client's own flat table + its extra rows, as rows that cover all items."""
+    """Each client's table, ``base`` + its own flat table + its extra rows, as Rows of all items."""
     n, (n_items, width) = len(tables), base.shape
     values = (tables + base.reshape(-1)).reshape(n, n_items, width)
     values[owners(extra.indptr), extra.items] += extra.values
@@ -119,7 +119,7 @@ def empty_packed(n_users: int, columns: int) -> Packed:
 
 
 def pack(packed: Packed, users: Int64, low: int, values: Float32) -> None:
-    """Store these users' columns from ``low`` on, where a group begins."""
+    """Quantise ``values`` into these users' columns from ``low``, a multiple of the group size."""
     groups = -(-values.shape[1] // _GROUP)
     padded = np.zeros((len(users), groups * _GROUP), np.float32)
     padded[:, : values.shape[1]] = values
@@ -147,8 +147,8 @@ def unpack(
 
 
 def unpack_rows(packed: Packed, users: Int64, rows: Ragged, width: int) -> Float32:
-    """Some rows of each user's table of ``width`` columns; for users beyond the last table, rows of
-    the last one."""
+    """Some rows of each user's table of ``width`` columns; a number beyond the last table (a new
+    user) reads the last one as a placeholder."""
     user = np.minimum(users, len(packed.entries) - 1)[owners(rows.indptr), None]
     columns = rows.items[:, None].astype(np.int64) * width + np.arange(width)
     found: Float32 = packed.scale[user, columns // _GROUP]

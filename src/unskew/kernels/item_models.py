@@ -12,8 +12,8 @@ from unskew.kernels.parallel import for_each_block, in_parallel
 from unskew.kernels.tables import binary_matrix, transpose
 from unskew.types import Float32, Int32, Int64, Ragged, Rows
 
-_TILE = 256
-"""Rows and columns of a matrix that are mirrored together, so that they stay in the cache."""
+_TILE_ROWS = 256
+"""Side of the tiles in which the upper triangle is copied to the lower; they fit the cache."""
 
 
 @jit
@@ -41,8 +41,8 @@ def gram(seen: Ragged, n_items: int) -> Float32:
 
 def weights_of_inverse(P: Float32) -> None:
     """B_ij = -P_ij / P_jj, B_jj = 0, in place; only the upper triangle of ``P`` is read."""
-    for low in range(0, len(P), _TILE):
-        here, after = slice(low, low + _TILE), slice(low + _TILE, None)
+    for low in range(0, len(P), _TILE_ROWS):
+        here, after = slice(low, low + _TILE_ROWS), slice(low + _TILE_ROWS, None)
         P[after, here] = P[here, after].T
         P[here, here] = np.triu(P[here, here]) + np.triu(P[here, here], 1).T
     P /= -np.diag(P)

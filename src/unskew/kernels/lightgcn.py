@@ -90,8 +90,8 @@ def _pairwise(
 def pairwise_gradient(
     chosen: Int32, triples: tuple[Int32, Int32, Int32], E: Float32, E0: Float32, decay: float
 ) -> tuple[float, Float32, Float32]:
-    """Summed loss of the ``chosen`` triples (user, better, worse) of nodes, the gradient of its
-    mean by the propagated embeddings ``E``, and that of the penalty by ``E0``.
+    """Summed BPR loss of the ``chosen`` (user, better, worse) triples of nodes, its mean's gradient
+    in the propagated embeddings ``E``, and the penalty's in the initial ``E0``.
 
     loss = -log s(e_u.e_better - e_u.e_worse), penalty = decay / 2 |E0|^2 over the three rows.
     """

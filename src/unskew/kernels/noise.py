@@ -25,17 +25,17 @@ from unskew.types import Float32, Float64, Int32, Int64, Rows, Upload
 LAPLACE, GAUSSIAN = 0, 1
 """Kinds of noise."""
 NO_CLIP, CLIP_L1, CLIP_L2, CLIP_ROWS = 0, 1, 2, 3
-"""Norms to clip: none, that of the whole upload, or the L2 norm of each row."""
-TILE = 1024
-"""Values computed together: the first half of a tile from the lower halves of its words."""
+"""Clipping: none, by the L1 or L2 norm of the whole upload, or by the L2 norm of each row."""
+VALUES_PER_TILE = 1024
+"""Noise values per tile: half from the lower 32 bits of its 64-bit words, half from the upper."""
 _NOISE = int(Purpose.NOISE)
 _LN2 = np.float32(0.6931471805599453)
 _BELOW_ONE = 1.0 - 2.0**-22
-"""Keeps a clipped norm below its bound however its float32 entries are rounded."""
+"""Factor that keeps a clipped norm below its bound however its float32 entries are rounded."""
 
 
 class Noise(NamedTuple):
-    """How uploads of a round are changed: the noise and its streams, and how norms are clipped."""
+    """Parameters of a round's noise and clipping, and of the noise's random streams."""
 
     seed: int
     round: int
@@ -118,11 +118,11 @@ def _apply_sign(magnitude: Float32, bits: Int32, scale: float, out: Float32, n: 
 def _fill(key: Any, word: int, kind: int, scale: float, out: Float32) -> None:
     """Fill ``out`` with noise from the stream's words from ``word`` on. Gaussian values come in
     pairs (Box & Muller, 1958)."""
-    half = TILE // 2
+    half = VALUES_PER_TILE // 2
     low, high = np.empty(half, np.int32), np.empty(half, np.int32)
     scratch, size = np.empty(half, np.int32), np.empty(half, np.float32)
-    for start in range(0, len(out), TILE):
-        n = min(TILE, len(out) - start)
+    for start in range(0, len(out), VALUES_PER_TILE):
+        n = min(VALUES_PER_TILE, len(out) - start)
         a = (n + 1) // 2
         b = n - a
         _words(key, word + start // 2, low, high, a)
@@ -188,7 +188,8 @@ def _add_clipped(row: Float32, factor: float, noise: Noise, out: Float32) -> Non
 def _send(
     block: Int64, users: Int64, noise: Noise, factor: Float64, upload: Upload, sent: Upload
 ) -> None:
-    """Add each client's clipped upload to a whole table and a whole dense part of noise."""
+    """Write each client's clipped upload to ``sent``, plus noise on every entry of the whole table
+    and of the dense part. Without noise, only the client's own rows are sent."""
     rows, width = upload.rows, upload.rows.values.shape[1]
     for c in block:
         low, high = sent.rows.indptr[c], sent.rows.indptr[c + 1]
@@ -202,7 +203,7 @@ def _send(
             entries = len(table) * width
             _fill(key, 0, noise.kind, noise.scale, table.reshape(entries))
             # The dense part continues the stream after the table's last tile.
-            after = (entries + TILE - 1) // TILE * (TILE // 2)
+            after = (entries + VALUES_PER_TILE - 1) // VALUES_PER_TILE * (VALUES_PER_TILE // 2)
             _fill(key, after, noise.kind, noise.scale, dense)
             items[:] = np.arange(len(items))
         else:

@@ -28,9 +28,9 @@ _this_thread = _ThreadSettings()
 
 
 def work_alone() -> None:
-    """Run kernels called by this thread in the thread itself from now on, not on the pool.
+    """Make kernels called from this thread run in it from now on, not on the pool.
 
-    For threads that already share the cores among themselves.
+    Used when several such threads already keep all cores busy.
     """
     _this_thread.alone = True
 

@@ -27,7 +27,7 @@ from unskew.kernels.vectors import inner
 from unskew.types import Float32, Int32, Int64, Rows
 
 _ITEMS_PER_PASS = 256
-"""Items scored together."""
+"""Number of items scored in one forward pass."""
 _zero = np.float32(0.0)
 
 

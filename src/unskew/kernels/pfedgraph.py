@@ -1,4 +1,4 @@
-"""pFedGraph's server and what its clients keep: compare all updates, weigh them, and mix them.
+"""pFedGraph: similarities of all updates, mixing weights, weighted means, and the clients' tables.
 
 Comparing and mixing are products of matrices with one row per client. They are cut into tiles of
 columns that stay in the cache, and every sum runs in one fixed order, whatever the number of
@@ -17,7 +17,7 @@ from unskew.rng import stream, value
 from unskew.types import Bool, Float32, Float64, Int64, Rows
 
 _TILE_COLUMNS = 1024
-"""Columns of all updates worked on together."""
+"""Columns of the updates per tile: few enough that a tile stays in the cache."""
 
 
 @jit
@@ -84,8 +84,8 @@ def positions(users: Int64, known: Int64) -> Int64:
 
 
 def replace_tables(held: Rows, place: Int64, given: Float32, start: Float32) -> Rows:
-    """The rows clients hold, replaced by the whole table ``start`` + ``given[place]`` for clients
-    whose place is not -1."""
+    """Each client's rows: the whole table ``start`` + ``given[place]`` if the server made it one
+    (place is not -1), otherwise the rows it held."""
     every = np.arange(len(start), dtype=np.int32)
     ends = np.array([0, len(start)])
     return concatenate(

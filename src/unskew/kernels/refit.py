@@ -24,24 +24,24 @@ from unskew.types import Cohort, Float32, Int32, Int64, Ragged
 
 
 class Walk(NamedTuple):
-    """How a history is read: the decay rates of the past, the decay rate of targets in the future,
-    and the weight of a second reading backwards."""
+    """Parameters of a pass over a history: decay rates of past items, the decay rate of future
+    targets, and the weight of a second, backward pass."""
 
-    paces: Float32
+    decays: Float32
     horizon: float
     backward: float
 
 
 @jit
-def _add_item(own: Float32, paces: Float32, state: Float32, weights: Float32, f: Float32) -> None:
+def _add_item(own: Float32, decays: Float32, state: Float32, weights: Float32, f: Float32) -> None:
     """Decay the past, add one item, and normalise each rate's part of ``f``; its last entry stays
     1."""
     d = len(own)
-    for g in range(len(paces)):
-        weights[g] = weights[g] * paces[g] + np.float32(1.0)
+    for g in range(len(decays)):
+        weights[g] = weights[g] * decays[g] + np.float32(1.0)
         scale = np.float32(1.0) / sqrt32(weights[g])
         for k in range(d):
-            state[g, k] = state[g, k] * paces[g] + own[k]
+            state[g, k] = state[g, k] * decays[g] + own[k]
             f[g * d + k] = state[g, k] * scale
 
 
@@ -49,11 +49,11 @@ def _add_item(own: Float32, paces: Float32, state: Float32, weights: Float32, f:
 def _read(
     row: Int32, T: Float32, walk: Walk, weight: float, f: Float32, F: Float32, M: Float32
 ) -> None:
-    """One reading: add to each item's sum F the features before it, decayed by the horizon, and to
-    M their outer products (upper triangle). ``f`` ends as the last feature vector."""
+    """Read a history once: add the earlier feature vectors, decayed by the horizon, to each item's
+    row of F, and their outer products to M (upper triangle). ``f`` is the last one."""
     K, fade, w = len(f), np.float32(walk.horizon), np.float32(weight)
-    state = np.zeros((len(walk.paces), T.shape[1]), np.float32)
-    weights, z = np.zeros(len(walk.paces), np.float32), np.zeros(K, np.float32)
+    state = np.zeros((len(walk.decays), T.shape[1]), np.float32)
+    weights, z = np.zeros(len(walk.decays), np.float32), np.zeros(K, np.float32)
     f[K - 1] = 1.0
     for t in range(len(row)):
         if t > 0 and weight != 0.0:
@@ -65,7 +65,7 @@ def _read(
                 line = M[i]
                 for j in range(i, K):
                     line[j] += mine * f[j]
-        _add_item(T[row[t]], walk.paces, state, weights, f)
+        _add_item(T[row[t]], walk.decays, state, weights, f)
 
 
 @jit
@@ -107,7 +107,7 @@ def read_histories(
     ``history.items`` is the index, among the client's own rows, of each entry of its history;
     ``T`` has those rows, client after client.
     """
-    n, K = len(own.indptr) - 1, len(walk.paces) * T.shape[1] + 1
+    n, K = len(own.indptr) - 1, len(walk.decays) * T.shape[1] + 1
     features = np.zeros((n, K), np.float32)
     F = np.zeros((len(T) if fit else 0, K), np.float32)
     dense = np.zeros((n, K * (K + 1) // 2 if fit else 0), np.float32)
@@ -126,8 +126,8 @@ def sum_rows(own: Ragged, T: Float32) -> Float32:
 
 
 def spread_vectors(own: Ragged, p: Float32) -> Float32:
-    """For each own item of a client, a row of p_u / sqrt(number of its items), and a 1 that counts
-    users in the sum."""
+    """For each own item of a client, the row p_u / sqrt(number of its items), then a 1, so that the
+    sum over clients also counts the item's users."""
     share = (1 / np.sqrt(own.counts().clip(1))).astype(np.float32)
     rows = np.ones((len(own.items), p.shape[1] + 1), np.float32)
     rows[:, :-1] = np.repeat(p * share[:, None], own.counts(), axis=0)

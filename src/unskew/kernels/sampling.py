@@ -1,4 +1,4 @@
-"""Samples of a client's round: its positives, each with its own fresh negatives."""
+"""Negative sampling: a client's samples in a round are its positives, each with new negatives."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _list_flagged(flag: NDArray[np.uint8], found: Int32) -> int:
 def _draw(
     block: Int64, cohort: Cohort, negatives: Int64, samples: Samples, n_touched: Int64
 ) -> None:
-    """Fill ``samples`` for the clients in ``block``. A client's touched items begin where its
-    samples begin; ``n_touched`` receives their number."""
+    """Draw negatives and fill ``samples`` for the clients in ``block``. A client's touched items
+    are written from its first sample's position on; ``n_touched`` receives their number."""
     found = np.empty(cohort.n_items + 1, np.int32)
     number = np.empty(cohort.n_items, np.int32)
     flag = np.empty(cohort.n_items, np.uint8)
@@ -71,7 +71,7 @@ def _draw(
 
 
 def draw_samples(cohort: Cohort, negatives: int) -> Samples:
-    """For each positive, ``negatives`` distinct items drawn uniformly from those not excluded.
+    """Draw, for each positive, ``negatives`` distinct items uniformly from those not excluded.
 
     A client whose pool is smaller than ``negatives`` takes as many as there are. The samples are a
     function of the cohort's streams, so every draw gives the same ones; a cohort that carries its

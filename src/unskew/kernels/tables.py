@@ -28,7 +28,7 @@ def _overlay(block: Int64, touched: Ragged, held: Rows, out: Float32) -> None:
 
 
 def overlay(base: Float32, touched: Ragged, held: Rows) -> Float32:
-    """Overwrite the touched rows in ``base``, in place, where a client holds its own."""
+    """Replace, in place, each touched row of ``base`` by the client's own where it has one."""
     for_each_block(touched.counts(), _overlay, touched, held, base)
     return base
 
@@ -94,7 +94,7 @@ def transpose(lists: Ragged, n_items: int) -> Ragged:
 
 
 @jit
-def _fold(rows: Rows, weight: Float64, total: Float64) -> None:
+def _add_rows(rows: Rows, weight: Float64, total: Float64) -> None:
     for c in range(len(weight)):
         w = weight[c]
         for j in range(rows.indptr[c], rows.indptr[c + 1]):
@@ -108,13 +108,13 @@ def empty_sum(n_items: int, upload: Upload) -> UploadSum:
     return UploadSum(rows, np.zeros(upload.dense.shape[1]), 0.0, 0)
 
 
-def fold(total: UploadSum, upload: Upload) -> UploadSum:
+def add_uploads(total: UploadSum, upload: Upload) -> UploadSum:
     """Add the clients' weighted uploads, one after another in cohort order.
 
     The order, and with it every rounding, does not depend on the chunks. The arrays of ``total``
     are changed in place.
     """
-    _fold(upload.rows, upload.weight, total.rows)
+    _add_rows(upload.rows, upload.weight, total.rows)
     weight = total.weight
     for one, dense in zip(upload.weight, upload.dense, strict=True):
         weight += float(one)

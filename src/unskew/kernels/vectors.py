@@ -24,8 +24,8 @@ from unskew.types import Float32
 
 LANES = 8
 """Number of float32 values in a vector register."""
-_CHAINS = 4
-"""Independent partial sums of an inner product."""
+_N_CHAINS = 4
+"""Number of independent partial sums of an inner product."""
 PADDING = LANES
 """Columns that :func:`move_rows` works on together: its arrays are padded to a multiple of it."""
 
@@ -52,10 +52,10 @@ def _inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
         )
         vector = ir.VectorType(ir.FloatType(), LANES)
         zero = ir.Constant(vector, [0.0] * LANES)
-        chains = [alloca_once_value(builder, zero) for _ in range(_CHAINS)]
+        chains = [alloca_once_value(builder, zero) for _ in range(_N_CHAINS)]
         tail = alloca_once_value(builder, ir.Constant(ir.FloatType(), 0.0))
         index = args[2].type
-        lanes, stride = ir.Constant(index, LANES), ir.Constant(index, LANES * _CHAINS)
+        lanes, stride = ir.Constant(index, LANES), ir.Constant(index, LANES * _N_CHAINS)
 
         def add_product(offset: Any, total: Any, kind: Any) -> None:
             a, b = (
@@ -68,7 +68,7 @@ def _inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
 
         strides = builder.sdiv(args[2], stride)
         with for_range(builder, strides) as loop:
-            for chain in range(_CHAINS):
+            for chain in range(_N_CHAINS):
                 offset = builder.mul(loop.index, stride)
                 offset = builder.add(offset, ir.Constant(index, chain * LANES))
                 add_product(offset, chains[chain], vector)
@@ -183,7 +183,7 @@ move_rows: Callable[..., None] = cast(Any, _move_rows)
 
 
 class _RowWalk:
-    """Vector code that reads the rows of packed samples from a row-major table."""
+    """Emits LLVM vector code that loops over the table rows of packed samples."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
         self.builder = builder

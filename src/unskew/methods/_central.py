@@ -1,5 +1,5 @@
-"""Shared by the central baselines: settings, initial tables, new users, and what linear models and
-models trained by gradient steps have in common."""
+"""Shared by the central baselines: settings, initial tables, new users, and base classes for linear
+models and for models trained by gradient steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BatchConfig(EmbeddingConfig):
 
 @dataclass(frozen=True)
 class LinearConfig(Settings):
-    """Settings of the baselines that only count."""
+    """Settings of the baselines fitted from counts in one pass, without gradient steps."""
 
     rounds: int = setting(1, above=0)
     """Passes over all interactions. The first is exact; further ones give the same model."""
@@ -61,7 +61,7 @@ class OwnItems(NamedTuple):
 
 
 class LinearMethod(CentralMethod):
-    """A baseline that only counts, in one pass over each user's distinct items."""
+    """A baseline fitted from counts in one pass over each user's distinct items."""
 
     config = LinearConfig()
 

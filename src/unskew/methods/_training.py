@@ -112,8 +112,8 @@ def fedavg(value: Float32, change: Float64, weight: float) -> Float32:
 
 
 class ItemTraining:
-    """Step 1 of clients that train item rows: the rows they start from, what they keep of them, and
-    the upload. ``Q`` is the server's table, ``held`` the rows the clients have."""
+    """Step 1 (training before the upload) of methods that train item rows, up to the upload. ``Q``
+    is the server's table, ``held`` the rows the clients have."""
 
     def __init__(self, config: TrainingConfig, Q: Float32, held: Rows, cohort: Cohort) -> None:
         self._config, self._Q, self._held = config, Q, held
@@ -145,7 +145,7 @@ class ItemTraining:
 
 
 def current_rows(Q: Float32, held: Rows, training: Training) -> Float32:
-    """Touched item rows on the device after Step 1."""
+    """Touched item rows on the device after Step 1 (training before the upload)."""
     touched = training.samples.touched
     if np.array_equal(held.items, touched.items):
         return held.values
@@ -155,7 +155,7 @@ def current_rows(Q: Float32, held: Rows, training: Training) -> Float32:
 def fold_in_passes(
     config: TrainingConfig, Q: Float32, cohort: Cohort
 ) -> Iterator[tuple[Training, Float32]]:
-    """For each pass of a new user's training: the step, and the global item rows it touches."""
+    """Yield the step and its touched global item rows for each pass of a new user's training."""
     for number in range(1, FOLD_IN_PASSES + 1):
         step = config.training(cohort.at_round(number), Purpose.SHUFFLE_PERSONAL)
         yield step, Q[step.samples.touched.items]

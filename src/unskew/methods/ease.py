@@ -1,5 +1,4 @@
-"""EASE: a linear item-item model with a closed form, a strong baseline without any tuning to speak
-of.
+"""EASE: a linear item-item model with a closed form; a strong baseline that needs little tuning.
 
 Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019. With X the binary user-item
 matrix,

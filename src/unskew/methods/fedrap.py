@@ -11,8 +11,8 @@ trains everything together by SGD with weight decay on
     L_u = BCE - lambda mean (C_u - D)^2 + mu mean |D|      (means over the rows of the batch)
 
 and uploads D alone; the server averages the uploads with equal weights. lambda and mu grow with
-tanh(round / 10), which the authors' program computes but does not use (``ramp = 0``). C_u, w_u, b_u
-never leave the device; all devices start as copies of one model.
+tanh((round - 1) / 10), which the authors' program computes but does not use (``ramp = 0``). C_u,
+w_u, b_u never leave the device; all devices start as copies of one model.
 
 The lambda term drives C and D apart by a factor per step, 1 + 4 lambda rate / (batch d) for a row
 met once, and nothing bounds it: lambda = 0.1 at the authors' rates for ML-100K ruins the scores
@@ -164,7 +164,7 @@ class FedRAP(Method):
         return C.scores(private.weight) + D.scores(private.weight) + private.bias[:, None]
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        """A new user trains alone in some rounds; nothing is sent."""
+        """Train a new user alone for some rounds; nothing is sent."""
         for number in range(1, _training.FOLD_IN_PASSES + 1):
             private, _, _ = self.local(download, private, cohort.at_round(number))
         return private

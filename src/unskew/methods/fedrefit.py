@@ -4,13 +4,13 @@ Unskew's own method (2026). PFedCLR calibrates a user vector that was trained ag
 then moved. Here the device solves for its vector again whenever items arrive, so there is no skew
 to calibrate, and the server solves for the items from sums over the devices.
 
-First rounds, the space. x_u has n_u^-1/2 c_i^-a for each of the user's n_u items, c_i the number of
-users with item i. With orthonormal items U, alternating least squares on |X - P U^T|^2 is
+First rounds: find the item space U. x_u has n_u^-1/2 c_i^-a for each of the user's n_u items, c_i
+the number of users with item i. With orthonormal U, alternating least squares on |X - P U^T|^2 is
 
     p_u = argmin_p |x_u - U p|^2 = U^T x_u    (device),    U <- orth(sum_u x_u p_u^T)    (server).
 
-Then, the next items. Reading its history in order, the device solves for its vector after each
-item t, with past items decayed at two rates: f_t = [p_t fast, p_t slow, 1]. Items V minimise
+Later rounds: fit the next-item rows V. Reading its history in order, a device solves for its vector
+after each item t, past items decayed at two rates: f_t = [p_t fast, p_t slow, 1]. V minimises
 
     sum_u n_u^-1/2 sum_t |y_t - V f_t|^2 + ridge |V|^2,   y_t = sum_(s > t) h^(s-t-1) e_(i_s),
     V = (sum y f^T) (sum f f^T + ridge)^-1,    score_i = V_i . f_T c_i^-b,
@@ -60,11 +60,11 @@ class Config(Settings):
     participation: float = setting(1.0, above=0, at_most=1)
     """Share of the clients that take part in a round; the sums are exact at 1."""
     dim: int = setting(64, above=0)
-    """Size d of the space; at most the number of items."""
+    """Size d of the item space U; at most the number of items."""
     space_rounds: int = setting(4, above=0)
-    """Rounds that find the space."""
+    """First rounds, which find the item space U by alternating least squares."""
     item_power: float = 0.2
-    """Exponent by which popular items count less in the space (a)."""
+    """Exponent by which popular items count less in the item space U (a)."""
     fast: float = setting(0.5, at_most=1)
     """Decay of an item's weight per later item, in the fast vector."""
     slow: float = setting(0.9, at_most=1)
@@ -85,7 +85,7 @@ class Config(Settings):
 
     @property
     def backward(self) -> tuple[float, ...]:
-        """The weight of reading backwards in each fit."""
+        """For each fit of V, the weight of the pass that reads histories in reverse order."""
         return {"choose": (1.0, 0.3, 0.0), "forward": (0.0,), "both": (1.0,)}[self.order]
 
 
@@ -149,7 +149,7 @@ class FedRefit(Method):
         return server._replace(V=V.astype(np.float32), step=server.step + 1)
 
     def upload_base(self, download: Server, user: int, dense: Float32) -> Float32:
-        """Zero: uploaded rows are no differences."""
+        """Zeros, because uploaded rows are not differences from the download."""
         return np.zeros((1, 1), np.float32)
 
     def score(self, download: Server, private: Private) -> Float32:
@@ -159,7 +159,7 @@ class FedRefit(Method):
         return score_table(private.p[:, : back.shape[1]], back)
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        """A new user's vector is solved for exactly, like anybody's."""
+        """Solve for a new user's vector in closed form, as for every other user."""
         own = distinct(cohort.positives, cohort.n_items)
         T = self._own_items(download, own)
         if not download.V.shape[1]:
@@ -168,7 +168,7 @@ class FedRefit(Method):
         return Private(read_histories(history_rows(cohort, own), own, T, walk, False)[0])
 
     def _fit(self, server: Server) -> int:
-        """Number of the next fit of V; negative during the rounds of the space."""
+        """Index of the next fit of V; negative in the first ``space_rounds`` rounds."""
         return int(server.step[0]) - self.config.space_rounds
 
     def _own_items(self, download: Server, own: Ragged) -> Float32:

@@ -1,8 +1,8 @@
 """GPFedRec: graph-guided personalisation, every client pulled to the mean of its neighbours' items.
 
 Zhang, Long, Zhou, Zhang, Yan & Yang, "GPFedRec: Graph-Guided Personalization for Federated
-Recommendation", KDD 2024. FedNCF's model; its network stays at home. A client starts a round from
-the common table g and trains by SGD, with a pull to the table r_u the server made for it,
+Recommendation", KDD 2024. FedNCF's model, but the network is not uploaded. A client starts a round
+from the common table g and trains by SGD, with a pull to the table r_u the server made for it,
 
     L_u = BCE_u(p_u, Q_u, MLP_u) + reg mean((Q_u - r_u)^2),
 
@@ -13,7 +13,7 @@ above ``threshold`` x the mean of all, and passes messages once,
 
 (Distance, not likeness, as in the authors' code: a client is pulled to those that differ from it.)
 Rows a client does not touch end at r_u + f (g - r_u), f = (1 - 2 eta reg / (n_items d))^steps, so
-an upload is f and what the touched rows have beyond that.
+an upload is f and the differences of the touched rows from that.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Server(NamedTuple):
 
 class Private(NamedTuple):
     """The state of a device: its number, its vector and network, and its table: the factor f and
-    what the rows it trained last have beyond r_u + f (g - r_u)."""
+    the differences of the rows it trained last from r_u + f (g - r_u)."""
 
     user: Int64
     p: Float32
@@ -67,8 +67,7 @@ class Config(_training.SGDConfig):
     learning_rate: float = 0.1
     """SGD's learning rate for the network (eta)."""
     rate_factor: float = 80.0
-    """The learning rate is eta x this / participation - eta for users, and eta x this x n_items -
-    eta for items."""
+    """Factor F of the rates: users eta (F / participation - 1), items eta (F n_items - 1)."""
     reg: float = 1.0
     """Weight of the pull to the client's own aggregated table."""
     threshold: float = 1.0
@@ -102,7 +101,7 @@ class GPFedRec(Method):
         return Server(Q, *empty_packed(n_users, n_items * d)), private
 
     def download_bytes(self, download: Server) -> int:
-        """Bytes of the common table and of the client's own."""
+        """Bytes that one client receives: the common table g and its own aggregated table r_u."""
         return 2 * download.Q.nbytes
 
     def local(
@@ -153,7 +152,7 @@ class GPFedRec(Method):
 
 
 def own_tables(download: Server, users: Int64) -> Float32:
-    """r_u - g of these users, flat. New users have none and do not use theirs."""
+    """r_u - g of these users, flat; for new users a placeholder, which has no effect (f = 1)."""
     known = np.minimum(users, len(download.entries) - 1)
     return unpack(_packed_tables(download), known, 0, download.Q.size)
 

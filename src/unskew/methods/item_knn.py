@@ -1,4 +1,4 @@
-"""item-knn: what is bought together, the oldest of the item-item models.
+"""item-knn: item-based collaborative filtering with the cosine similarity of items' users.
 
 Sarwar, Karypis, Konstan & Riedl, "Item-based Collaborative Filtering Recommendation Algorithms",
 WWW 2001, on binary data with shrunk cosine similarity:

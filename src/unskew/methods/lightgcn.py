@@ -1,4 +1,4 @@
-"""LightGCN: embeddings smoothed over the user-item graph, trained in one place.
+"""LightGCN: embeddings smoothed over the user-item graph, trained centrally.
 
 He, Deng, Wang, Li, Zhang & Wang, "LightGCN: Simplifying and Powering Graph Convolution Network for
 Recommendation", SIGIR 2020. With A the adjacency normalised by 1 / sqrt(degree_u degree_i),
@@ -28,8 +28,8 @@ from unskew.types import CentralMethod, Cohort, Float32, Int32, Int64
 
 
 class Server(NamedTuple):
-    """The items' E^(0) with Adam's moments and steps; the items after propagation; and what they
-    send to a user, sum over k < K of e^(k) / sqrt(degree)."""
+    """The items' E^(0) with Adam's moments and steps; the items after propagation; and each item's
+    total message to a user, sum over k < K of e^(k) / sqrt(degree)."""
 
     E0: Float32
     m: Float32

@@ -1,4 +1,4 @@
-"""MF: matrix factorisation trained in one place, the baseline federated methods are measured by.
+"""MF: matrix factorisation trained centrally, the non-federated counterpart of FedMF.
 
 Koren, Bell & Volinsky, "Matrix Factorization Techniques for Recommender Systems", Computer 2009,
 with the loss that the federated methods use: over batches of samples (u, i, y), a positive and its

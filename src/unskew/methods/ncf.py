@@ -1,4 +1,4 @@
-"""NCF: a neural network in place of the inner product, trained in one place.
+"""NCF: a neural network in place of the inner product, trained centrally.
 
 He, Liao, Zhang, Nie, Hu & Chua, "Neural Collaborative Filtering", WWW 2017, its MLP model: the
 embeddings side by side go through a tower that halves its width, d = 16 giving 32 - 16 - 8 - 1,

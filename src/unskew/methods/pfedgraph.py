@@ -1,4 +1,4 @@
-"""pFedGraph: every client gets a mean of its own, over those whose models moved as its own did.
+"""pFedGraph: every client gets its own mean of item tables, weighted towards similar updates.
 
 Ye, Ni, Wu, Chen & Wang, "Personalized Federated Learning with Inferred Collaboration Graphs", ICML
 2023, on FedMF's model, in the form the PFedCLR paper compares with. A client trains p_u and its own
@@ -64,7 +64,7 @@ class Config(_training.TrainingConfig):
     aggregated: float = setting(0.1, above=0, at_most=1)
     """Share of a round's clients that send their table and are given an aggregate."""
     evenness: float = setting(0.8, above=0)
-    """Pull of the weights towards the sample shares, against the similarity of models (lambda)."""
+    """lambda: large keeps mixing weights near sample shares, small favours similar models."""
     pull: float = 0.01
     """Weight of the local pull towards the direction of the aggregate (rho)."""
 
@@ -99,7 +99,7 @@ class PFedGraph(_training.VectorMethod):
         return int(download.Q.nbytes * share) if len(download.users) else download.Q.nbytes
 
     def retained_download(self, download: Server) -> Server:
-        """The common start: a client has merged its aggregate into its own table."""
+        """Only the common start, because a client stores its aggregate in its own table."""
         return _start_alone(download.Q)
 
     def local(

@@ -1,4 +1,4 @@
-"""popularity: everybody is recommended what most users have, the floor under every method.
+"""popularity: recommends the items with the most users; the simplest baseline.
 
 As in Cremonesi, Koren & Turrin, "Performance of Recommender Algorithms on Top-N Recommendation
 Tasks", RecSys 2010: score_ui is the number of users with item i in training. A user's repeats count

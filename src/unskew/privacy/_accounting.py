@@ -1,4 +1,4 @@
-"""The guarantee of noise. Two figures that must not be confused:
+"""Privacy accounting. Two epsilons that must not be confused:
 
 * the paper's epsilon, S_u / lambda with S_u = 2 p_u eta C, the sensitivity of the **aggregate** to
   one client in one round. It does not bind a server that sees single uploads;
@@ -25,16 +25,16 @@ from unskew.types import Int64, UnskewError
 
 DELTA = 1e-5
 """Default delta of an (epsilon, delta) guarantee."""
-MIN_STEPS = 2000
+MIN_LOSS_STEPS = 2000
 """Minimum number of discretisation steps up to a mechanism's largest privacy loss."""
 FINEST_STEP, COARSEST_STEP = 1e-4, 1.0
-"""Range of a discretisation step. Beyond it, with epsilon in the thousands, the simple bound is
-used."""
+"""Range of a discretisation step of the privacy loss. If a coarser one is needed (epsilon in the
+thousands), the simple bound is used."""
 
 
 def sensitivity(mechanism: Mechanism, shape: Shape) -> float:
-    """Largest distance of two clipped uploads, in L1 for Laplace and in L2 for Gaussian noise;
-    infinite without a clip."""
+    """Largest possible distance between two clipped uploads, in L1 for Laplace and in L2 for
+    Gaussian noise; infinite without a clip."""
     if mechanism.clip is None:
         return math.inf
     factors = {"l1": 1.0, "l2": 1.0, "row": math.sqrt(shape.n_items + (shape.dense > 0))}
@@ -52,13 +52,13 @@ def local_epsilon(kind: str, ratio: float, rounds: int, delta: float = DELTA) ->
         return math.inf if ratio <= 0 else 0.0
     pld = _import_accountant()
     if kind == "laplace":
-        interval, simple = max(FINEST_STEP, 1 / ratio / MIN_STEPS), rounds / ratio
+        interval, simple = max(FINEST_STEP, 1 / ratio / MIN_LOSS_STEPS), rounds / ratio
         make = pld.from_laplace_mechanism
     else:
         # mu^2 / 2 + mu sqrt(2 ln(1 / delta)): Bun & Steinke, 2016, Proposition 1.3.
         mu = math.sqrt(rounds) / ratio
         simple = mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta))
-        interval = max(FINEST_STEP, (0.5 / ratio**2 + 6 / ratio) / MIN_STEPS)
+        interval = max(FINEST_STEP, (0.5 / ratio**2 + 6 / ratio) / MIN_LOSS_STEPS)
         make = pld.from_gaussian_mechanism
     if interval > COARSEST_STEP:
         return simple
@@ -86,7 +86,7 @@ def calibrated_noise(wanted: LocalPrivacy, rounds: int) -> float:
 def sum_epsilon(
     mechanism: Mechanism, shape: Shape, clients: int, rounds: int, delta: float = DELTA
 ) -> float | None:
-    """epsilon of the sums seen under secure aggregation; None unless the noise is Gaussian.
+    """epsilon of the sums under secure aggregation; None unless Gaussian noise and clipping.
 
     The noise of all clients adds up to sqrt(clients) times one client's, while the sensitivity to
     one client stays the same. Sums of Laplace noise are not Laplace.

@@ -2,9 +2,9 @@
 
     Q_u' = Q_u + Laplace(0, lambda)            (the PFedCLR paper, section "Privacy analysis")
 
-An upload is the difference of a client's model from the download, so noise on the difference is
-noise on Q_u. Every row of the item table gets noise, touched or not, because rows without noise
-would show which items a client has not trained; so does the dense part. Methods know nothing of it.
+An upload is a difference from a table the server knows (``Method.upload_base``), so noise on the
+difference is noise on Q_u. Every row of the item table gets noise, touched or not, because rows
+without noise would show which items a client has not trained; so does the dense part.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LocalPrivacy(Settings):
     clip: float | None = setting(None, above=0)
     """Bound on the norm of an upload. Without it noise guarantees nothing."""
     norm: Norm = "l1"
-    """What ``clip`` bounds: l1 or l2 of the whole upload, or the L2 norm of each row."""
+    """The norm that ``clip`` bounds: l1 or l2 of the whole upload, or the L2 norm of each row."""
     kind: Kind | None = None
     """laplace or gaussian; default: gaussian for clip with norm l2, otherwise laplace."""
     least_users: int | None = setting(None, at_least=1)
@@ -108,7 +108,7 @@ class LocalPrivacy(Settings):
 
 
 class PrivateUploads:
-    """The transform for the engine; it notes for each round what the privacy account needs.
+    """Clips uploads and adds noise before they leave; records data for the privacy account.
 
     With a clip all clients have equal weight: the weight is the number of samples, has no noise and
     would reveal how many items a client has. ``key`` replaces the run's seed in the random streams

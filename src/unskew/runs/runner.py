@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from unskew.engine import CHUNK, Checkpoints, Federation, Recommender, State, return_freed
+from unskew.engine import (
+    MAX_CHUNK_CLIENTS,
+    Checkpoints,
+    Federation,
+    Recommender,
+    State,
+    return_freed,
+)
 from unskew.evaluation import prepare
 from unskew.files import write_json_lines
 from unskew.privacy import (
@@ -120,7 +127,7 @@ def run(
     resume: bool = False,
     on_round: OnRound | None = None,
     command: str = "",
-    chunk: int = CHUNK,
+    chunk: int = MAX_CHUNK_CLIENTS,
 ) -> Run:
     """Train and evaluate every seed. ``out`` becomes a run folder with checkpoints.
 
