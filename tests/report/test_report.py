@@ -120,7 +120,7 @@ def test_the_summary_names_the_best_the_leak_and_the_cost() -> None:
     said = Reader(report.render(runs)).text
     assert "On demo under the leak-free protocol, pfedclr is the best of 2 methods" in said
     assert "within the spread" not in said
-    assert "0.4000 instead of 0.1500, +0.2500: that gap is the leak, since" in said
+    assert "0.4000 instead of 0.1500, +0.2500: that is the leak, since" in said
     assert "took 0.250 s to simulate, and each client taking part sent 18.7 KB and" in said
 
 

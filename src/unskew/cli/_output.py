@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,8 @@ def print_table(
                     table.add_row(column, cell)
             table.add_row()
     else:
-        figures = [i > 0 and all(map(_is_figure, texts[1:])) for i, texts in enumerate(cells)]
+        is_figure = re.compile(r"\d|[-+<–≥]|$").match
+        figures = [i > 0 and all(map(is_figure, texts[1:])) for i, texts in enumerate(cells)]
         widths = [max(map(cell_len, texts)) for texts in cells]
         while sum(widths) > room:  # narrow the widest column of words first, then of figures
             left = [i for i, width in enumerate(widths) if width > longest_word[i]]
@@ -89,10 +91,6 @@ def print_table(
         for row in rows:
             table.add_row(*row)
     stdout.print(table)
-
-
-def _is_figure(text: str) -> bool:
-    return not text or text[0].isdigit() or text[0] in "-+<–≥"
 
 
 def print_recommendations(found: Sequence[Mapping[str, Any]]) -> None:

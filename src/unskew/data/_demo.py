@@ -40,18 +40,12 @@ _TASTE_NOISE = 0.35
 _POPULARITY_OFFSET = 12.0
 """Added to every popularity rank; flattens the top of the power law."""
 _GENRES = (
-    "drama",
-    "comedy",
-    "thriller",
-    "science fiction",
-    "romance",
-    "horror",
-    "western",
-    "documentary",
-    "animation",
-    "crime",
-    "adventure",
-    "musical",
+    """
+drama, comedy, thriller, science fiction, romance, horror, western, documentary, animation, crime,
+adventure, musical
+""".strip()
+    .replace("\n", " ")
+    .split(", ")
 )
 _ADJECTIVES = """
 Amber Borrowed Bright Broken Burning Calm Clockwork Copper Crooked Distant Electric Empty Faded

@@ -59,8 +59,7 @@ def mask_if_asked(message: Message, context: Context, call_next: Any) -> Message
     """Apply Flower's SecAgg+ mod to the messages of its protocol, and nothing to the others."""
     if is_secure(message):
         return secaggplus_mod(message, context, call_next)
-    reply: Message = call_next(message, context)
-    return reply
+    return call_next(message, context)
 
 
 def secure_content(upload: Named, rules: RunConfig) -> RecordDict:

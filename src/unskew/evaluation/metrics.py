@@ -40,15 +40,16 @@ def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[s
         return np.bincount(user, weights=values, minlength=n_users).astype(np.float64)
 
     nothing = held == 0
+    # The gain of the ideal list with h held-out items on ranks 1 to h, for each h.
+    ideal = np.concatenate([[0.0], np.cumsum(_gain(np.arange(1.0, max(ks) + 1)))])
     metrics: dict[str, Float64] = {}
     for k in ks:
         hit = rank <= k
         best_hit = hit & (order == 1)
         most_hits = np.minimum(held, k)
-        best_gain = _best_gain(int(most_hits.max(initial=0)))[most_hits]
         values = {
             "hr": total(best_hit),
-            "ndcg": _divide(total(hit * _gain(rank)), best_gain),
+            "ndcg": _divide(total(hit * _gain(rank)), ideal[most_hits]),
             "mrr": total(best_hit / rank),
             "recall": _divide(total(hit), held),
             "map": _divide(total(hit * order / rank), most_hits),
@@ -84,11 +85,6 @@ def popularity(top: Int32, train: Ragged, n_items: int) -> float:
 def _gain(rank: Float64) -> Float64:
     gain: Float64 = np.log(2.0) / np.log(1.0 + rank)
     return gain
-
-
-def _best_gain(longest: int) -> Float64:
-    """Ideal DCG: the sum of the gains of ranks 1 to h, for each h from 0 to ``longest``."""
-    return np.concatenate([[0.0], np.cumsum(_gain(np.arange(1.0, longest + 1)))])
 
 
 def _divide(value: Float64, whole: Float64 | Int64) -> Float64:

@@ -142,8 +142,7 @@ def unpack(
     scale = packed.scale[users, first : -(-high // _GROUP)]
     scale = scale if factor is None else factor[:, None] * scale
     each = np.repeat(scale, _GROUP, axis=1)[:, low - first * _GROUP : high - first * _GROUP]
-    tables: Float32 = each * packed.entries.view(np.int16)[users, low:high]
-    return tables
+    return each * packed.entries.view(np.int16)[users, low:high]
 
 
 def unpack_rows(packed: Packed, users: Int64, rows: Ragged, width: int) -> Float32:

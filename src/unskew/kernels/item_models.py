@@ -8,35 +8,19 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels.parallel import for_each_block, in_parallel
-from unskew.kernels.tables import binary_matrix, transpose
+from unskew.kernels.parallel import in_parallel
+from unskew.kernels.tables import binary_matrix
 from unskew.types import Float32, Int32, Int64, Ragged, Rows
 
 _TILE_ROWS = 256
-"""Side of the tiles in which the upper triangle is copied to the lower; they fit the cache."""
-
-
-@jit
-def _count_shared(item: int, users: Ragged, seen: Ragged, row: Float32) -> None:
-    """Add to ``row``, for every item, the number of users who have both it and ``item``."""
-    for j in range(users.indptr[item], users.indptr[item + 1]):
-        u = users.items[j]
-        for n in range(seen.indptr[u], seen.indptr[u + 1]):
-            row[seen.items[n]] += np.float32(1.0)
-
-
-@jit
-def _gram(block: Int64, users: Ragged, seen: Ragged, G: Float32) -> None:
-    for item in block:
-        _count_shared(item, users, seen, G[item])
+"""Items whose rows of an item-item matrix are worked on at a time."""
 
 
 def gram(seen: Ragged, n_items: int) -> Float32:
     """X^T X for the binary user-item matrix X."""
-    G = np.zeros((n_items, n_items), np.float32)
-    users = transpose(seen, n_items)
-    for_each_block(users.counts(), _gram, users, seen, G)
-    return G
+    X = binary_matrix(seen, n_items)
+    counts: Float32 = (X.T @ X).toarray(order="C")
+    return counts
 
 
 def weights_of_inverse(P: Float32) -> None:
@@ -49,39 +33,24 @@ def weights_of_inverse(P: Float32) -> None:
     np.fill_diagonal(P, 0.0)
 
 
-@jit
-def _neighbours(
-    block: Int64, users: Ragged, seen: Ragged, shrinkage: float, ids: Int32, similarity: Float32
-) -> None:
-    n_items, k = ids.shape
-    degrees = np.diff(users.indptr)
-    shared = np.empty(n_items, np.float32)
-    found = np.empty(n_items, np.int32)
-    for item in block:
-        shared[:] = 0.0
-        _count_shared(item, users, seen, shared)
-        n = 0
-        for other in range(n_items):
-            if other != item and shared[other] > 0:
-                shared[other] /= np.sqrt(degrees[item] * degrees[other]) + shrinkage
-                found[n] = other
-                n += 1
-        order = np.argsort(-shared[found[:n]], kind="mergesort")
-        for place in range(min(k, n)):
-            ids[item, place] = found[order[place]]
-            similarity[item, place] = shared[found[order[place]]]
-
-
 def nearest_items(seen: Ragged, n_items: int, k: int, shrinkage: float) -> tuple[Int32, Float32]:
     """The ``k`` most similar items of each item, and their similarities.
 
     The similarity is shared users / (sqrt(users_i users_j) + shrinkage). Ties go to the lower item
-    number; missing neighbours have similarity 0.
+    number; missing neighbours are number 0 with similarity 0.
     """
+    X = binary_matrix(seen, n_items)
+    users = np.bincount(seen.items, minlength=n_items)
     ids = np.zeros((n_items, k), np.int32)
     similarity = np.zeros((n_items, k), np.float32)
-    users = transpose(seen, n_items)
-    for_each_block(users.counts(), _neighbours, users, seen, shrinkage, ids, similarity)
+    for low in range(0, n_items, _TILE_ROWS):
+        tile = np.arange(low, min(low + _TILE_ROWS, n_items))
+        shared = (X[:, tile].T @ X).toarray()
+        shared[np.arange(len(tile)), tile] = 0.0
+        shared = (shared / (np.sqrt(users[tile, None] * users) + shrinkage)).astype(np.float32)
+        order = np.argsort(-shared, axis=1, kind="stable")[:, :k]
+        similarity[tile] = np.take_along_axis(shared, order, axis=1)
+        ids[tile] = np.where(similarity[tile] > 0, order, 0)
     return ids, similarity
 
 
@@ -105,10 +74,4 @@ def neighbour_scores(X: Rows, ids: Int32, similarity: Float32) -> Float32:
     """For each user and item, the sum of the similarities of the item's neighbours the user has."""
     scores = np.empty((len(X.indptr) - 1, len(ids)), np.float32)
     in_parallel(len(scores), _neighbour_scores, X, ids, similarity, scores)
-    return scores
-
-
-def linear_scores(X: Rows, B: Float32) -> Float32:
-    """X B, where the ragged rows of X are the users' items, each with the value 1."""
-    scores: Float32 = binary_matrix(Ragged(X.indptr, X.items), len(B)) @ B
     return scores

@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import block_array, csr_array
 
 from unskew.jit import jit
 from unskew.kernels.arithmetic import batch_arrays, logistic_batch
-from unskew.kernels.tables import binary_matrix, transpose
+from unskew.kernels.tables import binary_matrix
 from unskew.kernels.vectors import inner
-from unskew.ragged import concatenate
 from unskew.types import Float32, Int32, Ragged
 
 
@@ -28,12 +27,12 @@ class Graph(NamedTuple):
     @staticmethod
     def of(seen: Ragged, n_items: int) -> Graph:
         """The graph of each user's distinct items."""
-        n_users = len(seen.indptr) - 1
-        neighbours = Ragged(seen.indptr, seen.items + np.int32(n_users))
-        nodes = concatenate([neighbours, transpose(seen, n_items)])
-        degree = nodes.counts()
+        X = binary_matrix(seen, n_items)
+        edges = block_array([[None, X], [X.T, None]], format="csr")
+        edges.sort_indices()
+        degree = np.diff(edges.indptr)
         scale = np.where(degree > 0, np.maximum(degree, 1) ** -0.5, 0.0).astype(np.float32)
-        return Graph(binary_matrix(nodes, n_users + n_items), scale)
+        return Graph(edges, scale)
 
 
 def propagate(graph: Graph, E: Float32) -> Float32:

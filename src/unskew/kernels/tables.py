@@ -80,17 +80,10 @@ def merge(held: Rows, new: Rows) -> Rows:
     return merged
 
 
-def binary_matrix(lists: Ragged, n_columns: int) -> csr_array:
+def binary_matrix(lists: Ragged | Rows, n_columns: int) -> csr_array:
     """The sparse users x columns matrix that is 1 at the entries of each user's list."""
     shape = (len(lists.indptr) - 1, n_columns)
     return csr_array((np.ones(len(lists.items), np.float32), lists.items, lists.indptr), shape)
-
-
-def transpose(lists: Ragged, n_items: int) -> Ragged:
-    """The users of each item, ascending, from the items of each user."""
-    users = np.repeat(np.arange(len(lists.indptr) - 1, dtype=np.int32), lists.counts())
-    counts = np.bincount(lists.items, minlength=n_items)
-    return Ragged(indptr_from_counts(counts), users[np.argsort(lists.items, kind="stable")])
 
 
 @jit

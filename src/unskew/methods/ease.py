@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
-from unskew.kernels.item_models import gram, linear_scores, weights_of_inverse
+from unskew.kernels.item_models import gram, weights_of_inverse
+from unskew.kernels.tables import binary_matrix
 from unskew.methods._central import LinearConfig, LinearMethod, OwnItems
 from unskew.settings import setting
 from unskew.types import Float32, Ragged, UnskewError
@@ -58,7 +59,8 @@ class EASE(LinearMethod):
         return Server(B), loss
 
     def score(self, download: Server, private: OwnItems) -> Float32:
-        return linear_scores(private.X, download.B)
+        scores: Float32 = binary_matrix(private.X, len(download.B)) @ download.B
+        return scores
 
 
 def _invert_in_place(G: Float32) -> None:

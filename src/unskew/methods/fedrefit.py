@@ -173,8 +173,7 @@ class FedRefit(Method):
 
     def _own_items(self, download: Server, own: Ragged) -> Float32:
         damped = download.users ** np.float32(-self.config.item_power)
-        owned: Float32 = download.U[own.items] * damped[own.items][:, None]
-        return owned
+        return download.U[own.items] * damped[own.items][:, None]
 
     def _walk(self, backward: float) -> Walk:
         c = self.config

@@ -65,22 +65,19 @@ def _leak(entries: Sequence[Entry]) -> str:
     if not pairs:
         return ""
     lead = f"Ranked among 99 sampled candidates both times, under <code>{LEAKY}</code> "
-    clear = sorted(filter(_beyond_spread, pairs), key=lambda pair: -pair.drop)
+    spreads = [sum(one.result.sampled99["ndcg@10"].std for one in pair) for pair in pairs]
+    clear = [pair for pair, spread in zip(pairs, spreads, strict=True) if pair.drop > spread]
+    clear.sort(key=lambda pair: -pair.drop)
     if not clear:
         said = "; ".join(_both_figures(pair) for pair in pairs)
         return f"{lead}{said}: no gap beyond the spread, so no leak shows."
     gaps = "; ".join(f"{_both_figures(pair)}, {pair.drop:+.4f}" for pair in clear)
     rows = any(free.result.notes != paper.result.notes for free, paper in clear)
     extra = ", together with the rows the notes below say one protocol drops" if rows else ""
-    gap = "these gaps are" if len(clear) > 1 else "that gap is"
     return (
-        f"{lead}{gaps}: {gap} the leak{extra}, since training there never draws the held-out item "
-        "as a negative and so learns which one it is."
+        f"{lead}{gaps}: that is the leak{extra}, since training there never draws the held-out "
+        "item as a negative and so learns which one it is."
     )
-
-
-def _beyond_spread(pair: Pair) -> bool:
-    return pair.drop > sum(entry.result.sampled99["ndcg@10"].std for entry in pair)
 
 
 def _both_figures(pair: Pair) -> str:
