@@ -3,8 +3,8 @@ and a fixture that restores the number of threads."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import contextlib
+import io
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -51,19 +51,31 @@ def unskew_command(*arguments: Any) -> list[str]:
     return [sys.executable, "-m", "unskew", *map(str, arguments)]
 
 
-def run_unskew(*arguments: Any, cwd: Path, expect: int = 0, **environment: str) -> tuple[str, str]:
-    """Run the command as a process and check its exit code; returns its stdout and stderr."""
-    done = subprocess.run(
-        unskew_command(*arguments),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200", **environment},
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
-    return done.stdout, done.stderr
+def run_unskew(*arguments: Any, cwd: Path, expect: int = 0, columns: int = 200) -> tuple[str, str]:
+    """Run the command in this process, in the folder ``cwd`` and on a screen of so many columns,
+    and check its exit code; returns its stdout and stderr. Tests that kill it start a process."""
+    from unskew.cli import _output, main
+
+    out, err, threads = io.StringIO(), io.StringIO(), get_threads()
+    widths = {console: console.width for console in (_output.stdout, _output.stderr)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["unskew", *map(str, arguments)])
+        patch.setenv("COLUMNS", str(columns))
+        patch.chdir(cwd)
+        for console in widths:
+            console.width = columns
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                main()
+            code: Any = 0
+        except SystemExit as end:
+            code = end.code or 0
+        finally:
+            set_threads(threads)
+            for console, width in widths.items():
+                console.width = width
+    assert code == expect, (code, out.getvalue(), err.getvalue())
+    return out.getvalue(), err.getvalue()
 
 
 def relative_error(ours: Any, theirs: Any) -> float:

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import run_unskew
 
-unskew = partial(run_unskew, COLUMNS="80")
+unskew = partial(run_unskew, columns=80)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from unskew.types import Interactions, UnskewError
 SPACE = "rank=1:4,learning_rate=0.001:0.1,dim=4|8"
 
 
-unskew = partial(run_unskew, COLUMNS="120")
+unskew = partial(run_unskew, columns=120)
 
 
 @pytest.fixture(scope="module")
