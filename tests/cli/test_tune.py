@@ -6,6 +6,7 @@ import csv
 import json
 import signal
 import subprocess
+import sys
 import time
 import tomllib
 import xml.etree.ElementTree as ElementTree
@@ -154,9 +155,9 @@ def test_a_folder_of_another_search_is_left_alone(finished: dict[str, Any], plac
     assert (place / "whole/trials.jsonl").read_bytes() == before
 
 
-def test_without_optuna_there_is_a_remedy(tmp_path: Path) -> None:
-    (tmp_path / "optuna.py").write_text("raise ImportError('no optuna here')\n")
-    _, stderr = unskew("tune", cwd=tmp_path, expect=2, PYTHONPATH=str(tmp_path))
+def test_without_optuna_there_is_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)  # as if it were not installed
+    _, stderr = unskew("tune", cwd=tmp_path, expect=2)
     assert "pip install 'unskew[tune]'" in stderr
     assert len(stderr.strip().splitlines()) == 1
 
