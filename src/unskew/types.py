@@ -262,8 +262,8 @@ class Method(Model, Protocol):
         return table
 
     def item_buffer(self, private: Any, touched: Ragged) -> Float64 | None:
-        """Rows that a device adds to the embeddings of its touched items while it trains its
-        vector, one user's after the other's. Default: None, it adds nothing."""
+        """Rows that devices add to the embeddings of their touched items while they train their
+        user vectors, stacked in the order of ``touched``. Default: None, they add nothing."""
         return None
 
     def score_dense(self, download: Any, private: Any, dense: Float32) -> Float32 | None:

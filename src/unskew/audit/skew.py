@@ -295,6 +295,7 @@ _COLUMNS = (
     "skew left",
     "off optimum",
 )
+"""Heads of the columns of :func:`skew_table`; a comma separates two figures of one cell."""
 
 
 def skew_table(rows: Sequence[Row]) -> Table:

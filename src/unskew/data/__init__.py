@@ -185,7 +185,7 @@ def _find_ratings(
 
 
 def _date_range(interactions: Interactions, keep: Bool) -> tuple[str | None, str | None]:
-    """ISO dates of the first and the last row; None where the clock is not time."""
+    """ISO dates of the first and last row in ``keep``; None if timestamps are not real times."""
     if interactions.clock != "time" or interactions.timestamps is None or not keep.any():
         return None, None
     times = interactions.timestamps[keep]

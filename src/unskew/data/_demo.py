@@ -35,8 +35,8 @@ _MIN_USER_ROWS = 20
 _START_SECONDS = 1_640_995_200
 """2022-01-01 00:00 UTC; the service runs for two years."""
 _SPAN_SECONDS = 2 * 365 * 86_400
-_STYLE_NOISE = 0.55
-_TASTE_NOISE = 0.35
+_STYLE_NOISE, _TASTE_NOISE = 0.55, 0.35
+"""Standard deviations of the random part of a film's style and of a user's taste, per dimension."""
 _POPULARITY_OFFSET = 12.0
 """Added to every popularity rank; flattens the top of the power law."""
 _GENRES = (
@@ -188,8 +188,8 @@ def _exp(x: Float64) -> Float64:
 
 
 def _bits(block: int, user: int, count: int) -> UInt64:
-    """Values 0 to ``count`` - 1 of the stream (seed 0, ``block``, ``user``, demo data): the
-    values of ``rng.stream`` and ``rng.value``, for many counters at once."""
+    """``count`` random 64-bit integers of the demo data, named by ``block`` and ``user``: the bits
+    of ``rng.value`` on ``rng.stream``, computed as one array."""
     jitted: Any = rng.mix
     mix: Callable[[UInt64], UInt64] = getattr(jitted, "py_func", jitted)
     golden = np.array([rng._GOLDEN])

@@ -193,8 +193,7 @@ def read_sum(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) ->
 
 
 def read_each(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -> Uploads:
-    """Check the arrays of a node's single uploads, each user's norm by itself; raises
-    :class:`Rejected`."""
+    """Check and return the uploads of a node's users, each on its own; raises :class:`Rejected`."""
     _check_names(named, ("users", "indptr", "items", "values", "dense", "weight"))
     n_users, n_rows = named["users"].size, named["items"].size
     for name, dtype, wanted in (

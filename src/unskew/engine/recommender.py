@@ -60,7 +60,7 @@ class Recommender:
         return self._best(labels, self.scores(users), select(self.split.seen, users), k)
 
     def scores(self, users: Int64) -> Float32:
-        """Scores of all items for each user, with the items that the user downloaded last."""
+        """Scores of all items for each user, by the item embeddings its device received last."""
         scores = np.empty((len(users), self.split.n_items), np.float32)
         for version in np.unique(self._devices.version[users]):
             chosen = np.flatnonzero(self._devices.version[users] == version)

@@ -130,8 +130,8 @@ def train_additive(
     D_rows: Float32,
     factors: Float64,
 ) -> None:
-    """Train each client's affine score and its touched rows of C + D in place; ``factors`` receives
-    the factor by which weight decay has shrunk every other row."""
+    """Train in place each client's score weights and bias, and its touched rows of its own table C
+    and of the shared table D. ``factors`` receives the weight decay of rows it has not touched."""
     dim = weights.shape[1]
     batch = batch_arrays(clients.schedule.batch)
     for client in clients.block:

@@ -38,7 +38,7 @@ from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Rows
 _GROUP = 64
 """Columns of a packed table that share one scale."""
 _MAX_ENTRY = np.float32(32767.0)
-"""Largest packed entry: that of an int16."""
+"""Largest int16: values are stored as integers up to this, times a scale of their group."""
 _TILE_COLUMNS = 8 * _GROUP
 """Columns of all clients' tables that are computed at a time."""
 _ROWS_PER_PRODUCT = 256

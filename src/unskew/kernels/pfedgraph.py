@@ -99,7 +99,7 @@ def replace_tables(held: Rows, place: Int64, given: Float32, start: Float32) -> 
 
 
 def sent_differences(held: Rows, sends: Bool, start: Float32) -> Rows:
-    """Rows minus those of ``start`` for clients that send, no rows for the others."""
+    """Each sending client's rows minus the same items' rows of ``start``; others get no rows."""
     sent = filter_entries(held, sends[owners(held.indptr)])
     return sent._replace(values=sent.values - start[sent.items])
 

@@ -34,8 +34,8 @@ class Walk(NamedTuple):
 
 @jit
 def _add_item(own: Float32, decays: Float32, state: Float32, weights: Float32, f: Float32) -> None:
-    """Decay the past, add one item, and normalise each rate's part of ``f``; its last entry stays
-    1."""
+    """Add one item to a history's features ``f``: for each decay, a running sum of item rows over
+    the root of the decayed number of items. The constant 1 at the end of ``f`` stays."""
     d = len(own)
     for g in range(len(decays)):
         weights[g] = weights[g] * decays[g] + np.float32(1.0)
@@ -118,7 +118,7 @@ def read_histories(
 
 
 def sum_rows(own: Ragged, T: Float32) -> Float32:
-    """Sum of each client's own rows, divided by the square root of their number."""
+    """Sum of the rows of ``T`` that belong to each client, over the root of their number."""
     rows = Ragged(own.indptr, np.arange(len(T), dtype=np.int32))
     share = (1 / np.sqrt(own.counts().clip(1))).astype(np.float32)
     sums: Float32 = (binary_matrix(rows, len(T)) @ T) * share[:, None]

@@ -63,7 +63,7 @@ class TrainingConfig(Settings):
         return self.aggregate_from == 0 or round <= self.aggregate_from
 
     def sends_nothing(self, round: int) -> bool:
-        """True if the server does not aggregate in this round."""
+        """True if clients upload nothing in this round: aggregation starts later, or never."""
         return self.aggregate_from == 0 or round < self.aggregate_from
 
 

@@ -39,7 +39,7 @@ from unskew.types import Cohort, Float32, Float64, Int32, Method, Ragged, Rows, 
 
 
 class Server(NamedTuple):
-    """Orthonormal items U, the number of users with each item, next-item rows V, and the step."""
+    """Item embeddings U, users per item, rows V that predict the next item, and rounds done."""
 
     U: Float32
     users: Float32

@@ -97,7 +97,7 @@ class LocalPrivacy(Settings):
 
     @property
     def noise_kind(self) -> Kind:
-        """The kind of noise that is drawn: ``kind``, or the default for the clip."""
+        """``kind`` if it is set; otherwise gaussian with an L2 clip, laplace in all other cases."""
         if self.kind is not None:
             return self.kind
         return "gaussian" if self.clip is not None and self.norm == "l2" else "laplace"
