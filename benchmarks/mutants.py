@@ -41,7 +41,7 @@ SOURCES: dict[str, list[str]] = {
 PRIVACY_TESTS = ("figures", "accounting", "clipping", "noise")
 TESTS: dict[str, list[str]] = {
     "deploy": [f"tests/deploy/test_deploy_{name}.py" for name in ("uploads", "robust", "trust")],
-    "engine": ["tests/test_files.py", "tests/engine"],
+    "engine": ["tests/test_files.py", "tests/engine", "tests/runs/test_newcomers.py"],
     "evaluation": ["tests/evaluation"],
     "privacy": [f"tests/privacy/test_privacy_{name}.py" for name in PRIVACY_TESTS],
     "methods": ["tests/methods/test_shared_training.py", "tests/methods/test_fedrefit.py"],

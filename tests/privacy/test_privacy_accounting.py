@@ -127,6 +127,8 @@ def rows(**changed: Any) -> list[dict[str, Any]]:
 
 def test_noise_without_a_clip_is_called_no_guarantee() -> None:
     report = privacy_report(LocalPrivacy(noise=0.5), Mechanism(0.5), np.array([2, 1, 2]), rows())
+    keys = {"definition", "epsilon", "share", "update_bound", "update_bound_is"}
+    assert set(report["paper_epsilon"]) == keys, "as saved results name them"
     assert report["local_guarantee"]["statement"].startswith("no guarantee")
     assert not report["local_guarantee"]["holds"]
     assert report["paper_epsilon"]["epsilon"]["worst"] == pytest.approx(2 * 0.5 * 40 / 0.5)
