@@ -17,15 +17,13 @@ import numpy as np
 import polars as pl
 
 from unskew.audit import skew_formulas as formulas
-from unskew.audit.skew_formulas import Feedback, History, norm
+from unskew.audit.skew_formulas import Client, Feedback, History, Row
 from unskew.engine import Federation, State
 from unskew.evaluation import prepare
 from unskew.kernels import draw_samples, overlay
 from unskew.methods import create, parse_settings
 from unskew.report import Table
-from unskew.types import Cohort, Float64, Int32, Interactions, Method, UnskewError
-
-Row = dict[str, Any]
+from unskew.types import Cohort, Float64, Interactions, Method, UnskewError
 
 
 class Variant(NamedTuple):
@@ -67,27 +65,6 @@ class SkewSpec(NamedTuple):
         options = [part for word in words for part in (f"--{word}", str(given[word]))]
         changed = [f"--set={key}={value}" for key, value in self.settings.items()]
         return shlex.join(["unskew", "audit", "skew", *options, *changed])
-
-
-class Client(NamedTuple):
-    """Data to measure one client's skew after a round: vector, item tables, samples (float64)."""
-
-    user: int
-    items: Int32
-    p: Float64
-    local: Float64
-    """The client's own items."""
-    shared: Float64
-    """The aggregated items that replace them."""
-    feedback: Feedback
-    answer: tuple[Float64, Float64]
-    """Vector and items after aggregation: (p, shared + buffer), or (p solved again, shared)."""
-    used: tuple[Float64, Feedback]
-    """The items that the vector was trained against, and the samples."""
-    rate: float = 1.0
-    """Learning rate of the vector (eta); 1 if the vector is solved for."""
-    buffer_rate: float | None = None
-    """Learning rate of the buffer; None without a buffer."""
 
 
 def trained_clients(
@@ -175,7 +152,7 @@ def audit_skew(
         after = method.download(state.server)
         for client in read(method, downloads[0], after, private, cohort):
             history = histories.setdefault(client.user, History(len(client.p)))
-            row, pair = _measure(client, state.round, history)
+            row, pair = formulas.measure(client, state.round, history)
             vectors.append(pair)
             found.append(row | {"variant": name, "user": str(split.user_ids[client.user])})
             if on_client is not None:
@@ -220,59 +197,6 @@ def _figures(rows: Sequence[Row]) -> pl.DataFrame:
     """A data frame of the measured values, one row per client and round."""
     table = pl.DataFrame(rows, infer_schema_length=None)
     return table.select(pl.exclude("round", "user", "variant").cast(pl.Float64))
-
-
-def _measure(client: Client, round: int, history: History) -> tuple[Row, tuple[Float64, Float64]]:
-    """Measure one round of a client; returns its values, and its true and first-order skew."""
-    p, local, shared, feedback = client.p, client.local, client.shared, client.feedback
-    at_shared = formulas.gradient(p, shared, feedback)
-    true = at_shared - formulas.gradient(p, local, feedback)
-    scaling, shift = formulas.first_order_skew(p, local, shared, feedback)
-    answered = formulas.gradient(*client.answer, feedback)
-    used, fed = client.used
-    at_used = formulas.gradient(p, used, fed)
-    left = answered - formulas.gradient(p, local, fed)
-    pull = formulas.pull(p, local, feedback)
-    history.rounds.append(formulas.bound_terms(client.items, p, local, shared, feedback))
-    history.true -= true * client.rate  # Eq. 20
-    history.formula -= (scaling + shift) * client.rate
-    history.left -= left * client.rate
-    row: Row = {
-        "round": round,
-        "items": len(client.items),
-        "delta": float(history.rounds[-1].delta.mean()),
-        "skew": norm(true),
-        "skew_of_pull": norm(true) / pull,
-        "scaling": norm(scaling),
-        "shift": norm(shift),
-        "cosine": formulas.cosine(scaling + shift, true),
-        "error": formulas.norm_ratio(scaling + shift - true, true),
-        "left_of_pull": norm(left) / pull,
-        "left": formulas.norm_ratio(left, true),
-        "met_of_pull": norm(answered - at_used) / pull,
-        "off_optimum": norm(at_used) / formulas.pull(p, used, fed),
-        "accumulated": norm(history.true),
-        "accumulated_left": norm(history.left),
-        "growth": None,
-        "calibration": None,
-        "calibration_cosine": None,
-        "negative_slopes": None,
-        "buffer": None,
-        "buffer_cosine": None,
-    }
-    if len(history.rounds) > 1:
-        row["growth"] = float(formulas.growth(*history.rounds[-2:]).max(initial=0))
-    if client.buffer_rate is not None:
-        expected = np.add(*formulas.calibration(p, local, feedback, client.buffer_rate))
-        change = answered - at_shared
-        row |= {
-            "calibration": formulas.norm_ratio(expected, true),
-            "calibration_cosine": formulas.cosine(expected, true),
-            "negative_slopes": float(np.mean(formulas.slopes(p, local, feedback)[0] < 0)),
-            "buffer": formulas.norm_ratio(change, true),
-            "buffer_cosine": formulas.cosine(change, true),
-        }
-    return row, (true, scaling + shift)
 
 
 def _correlation(pairs: Sequence[tuple[Float64, Float64]]) -> float:

@@ -1,4 +1,4 @@
-"""Formulas for the user-embedding skew of the PFedCLR paper.
+"""Formulas for the user-embedding skew of the PFedCLR paper, and their figures for one client.
 
 Chen et al., "Beyond Personalization: Federated Recommendation with Calibration via Low-rank
 Decomposition", 2025, Lemmas 3.1 to 3.3 and 4.1 (proofs in its Appendix B); equation numbers count
@@ -21,6 +21,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from unskew.types import Float64, Int32
+
+Row = dict[str, Any]
 
 
 class Feedback(NamedTuple):
@@ -207,3 +209,77 @@ def _link(x: Float64, link: str) -> tuple[Float64, Float64]:
         return x, np.ones_like(x)
     value: Float64 = 0.5 * (1 + np.tanh(x / 2))  # the logistic function, without overflow
     return value, value * (1 - value)
+
+
+class Client(NamedTuple):
+    """Data to measure one client's skew after a round: vector, item tables, samples (float64)."""
+
+    user: int
+    items: Int32
+    p: Float64
+    local: Float64
+    """The client's own items."""
+    shared: Float64
+    """The aggregated items that replace them."""
+    feedback: Feedback
+    answer: tuple[Float64, Float64]
+    """Vector and items after aggregation: (p, shared + buffer), or (p solved again, shared)."""
+    used: tuple[Float64, Feedback]
+    """The items that the vector was trained against, and the samples."""
+    rate: float = 1.0
+    """Learning rate of the vector (eta); 1 if the vector is solved for."""
+    buffer_rate: float | None = None
+    """Learning rate of the buffer; None without a buffer."""
+
+
+def measure(client: Client, round: int, history: History) -> tuple[Row, tuple[Float64, Float64]]:
+    """Measure one round of a client; returns its values, and its true and first-order skew."""
+    p, local, shared, feedback = client.p, client.local, client.shared, client.feedback
+    at_shared = gradient(p, shared, feedback)
+    true = at_shared - gradient(p, local, feedback)
+    scaling, shift = first_order_skew(p, local, shared, feedback)
+    answered = gradient(*client.answer, feedback)
+    used, fed = client.used
+    at_used = gradient(p, used, fed)
+    left = answered - gradient(p, local, fed)
+    strength = pull(p, local, feedback)
+    history.rounds.append(bound_terms(client.items, p, local, shared, feedback))
+    history.true -= true * client.rate  # Eq. 20
+    history.formula -= (scaling + shift) * client.rate
+    history.left -= left * client.rate
+    row: Row = {
+        "round": round,
+        "items": len(client.items),
+        "delta": float(history.rounds[-1].delta.mean()),
+        "skew": norm(true),
+        "skew_of_pull": norm(true) / strength,
+        "scaling": norm(scaling),
+        "shift": norm(shift),
+        "cosine": cosine(scaling + shift, true),
+        "error": norm_ratio(scaling + shift - true, true),
+        "left_of_pull": norm(left) / strength,
+        "left": norm_ratio(left, true),
+        "met_of_pull": norm(answered - at_used) / strength,
+        "off_optimum": norm(at_used) / pull(p, used, fed),
+        "accumulated": norm(history.true),
+        "accumulated_left": norm(history.left),
+        "growth": None,
+        "calibration": None,
+        "calibration_cosine": None,
+        "negative_slopes": None,
+        "buffer": None,
+        "buffer_cosine": None,
+    }
+    if len(history.rounds) > 1:
+        row["growth"] = float(growth(*history.rounds[-2:]).max(initial=0))
+    if client.buffer_rate is not None:
+        expected = np.add(*calibration(p, local, feedback, client.buffer_rate))
+        change = answered - at_shared
+        row |= {
+            "calibration": norm_ratio(expected, true),
+            "calibration_cosine": cosine(expected, true),
+            "negative_slopes": float(np.mean(slopes(p, local, feedback)[0] < 0)),
+            "buffer": norm_ratio(change, true),
+            "buffer_cosine": cosine(change, true),
+        }
+    return row, (true, scaling + shift)
