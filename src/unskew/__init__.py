@@ -6,7 +6,7 @@
     result.metrics
     result.recommend(user="42", k=10)
 
-Names are imported when they are first used, so that ``import unskew`` itself costs nothing.
+Public names are imported on first use, so that ``import unskew`` itself is fast.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PUBLIC_NAMES = {
     "unskew.runs": ("Recommender", "Run", "RunSpec"),
     "unskew.types": ("Interactions", "Method", "Split", "UnskewError", "Upload"),
 }
-"""Public names by the module that defines them."""
+"""Public names of the package, by the module that defines them."""
 
 __all__ = [
     "Interactions",

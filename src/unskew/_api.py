@@ -1,4 +1,4 @@
-"""The few functions a notebook needs; the command line calls the same code."""
+"""Functions for scripts and notebooks: train a model, list the methods, open a saved run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def fit(
     """Train a federation and evaluate it.
 
     ``data`` is the result of `unskew.load`, or a name or path to load. ``settings`` are the
-    method's own (``rounds=100``, ``dim=16`` ...). With ``out``, the run is saved there with
-    checkpoints; otherwise everything stays in memory. ``result.metrics`` are the means over seeds
-    at the round with the best validation NDCG@10; ``result.summary()`` has everything.
+    method's settings (``rounds=100``, ``dim=16`` ...). With ``out``, the run is saved there with
+    checkpoints; otherwise everything stays in memory. Returns a `Run`: ``metrics`` are the means
+    over seeds at the round with the best validation NDCG@10, ``summary()`` has all results.
     """
     interactions = load(data) if isinstance(data, str) else data
     spec = RunSpec(method, settings, interactions.name, protocol, tuple(seeds))
@@ -34,10 +34,10 @@ def fit(
 
 
 def list_methods() -> dict[str, str]:
-    """Name and one-line summary of every method."""
+    """Names of all methods, each with a one-line summary."""
     return {name: method.summary for name, method in METHODS.items()}
 
 
 def open_run(folder: str | Path, seed: int | None = None) -> Recommender:
-    """A saved run's model, ready to recommend, without the training set."""
+    """Load the model of a saved run, ready to recommend. The training data is not needed."""
     return open_recommender(Path(folder), seed)

@@ -1,9 +1,9 @@
-"""Atomic file writes: write a temporary file, flush it to disk, rename it.
+"""Read and write JSON and tensor files. Writing is atomic: a flushed temporary file is renamed.
 
 Every JSON and tensor file names its format and version. Tensors are saved as safetensors. The
-safetensors writer needs each tensor whole in memory; a federation's devices are many small arrays,
-so ``write_tensors`` streams them in the same published format (an 8-byte length, a JSON header,
-the raw bytes), and safetensors itself reads them back.
+safetensors library can only write tensors that are whole in memory, but the state of all devices
+consists of many small arrays. So ``write_tensors`` streams them in the same published format (an
+8-byte length, a JSON header, the raw bytes), and the safetensors library reads them back.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from safetensors import SafetensorError, safe_open
 from unskew.types import UnskewError
 
 _DTYPES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
+"""The safetensors code of each NumPy dtype that can be saved."""
 
 
 class Tensor(NamedTuple):
-    """A named array, in one or more parts that follow each other along the first axis."""
+    """A named array, held as one or more arrays to be concatenated along the first axis."""
 
     name: str
     dtype: np.dtype[Any]
@@ -63,7 +64,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, mode: i
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside a folder survive a power cut, on systems that can promise it."""
+    """Flush a folder to disk, where the system can, so that renames in it survive a power cut."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -85,7 +86,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, format: str, version: int) -> dict[str, Any]:
-    """Read a JSON object and check that it is this version of this format."""
+    """Read a JSON object. Raise an error unless its "format" and "version" are the given ones."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -108,8 +109,8 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def append_json_line(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one JSON object in a single write. An earlier line that a kill cut short is ended
-    first, so that it spoils no other."""
+    """Append one JSON object as a line, in a single write. If the last line is incomplete because a
+    process was killed while writing it, a line break is written first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(row, ensure_ascii=False) + "\n"
     with path.open("a+b") as file:
@@ -121,8 +122,8 @@ def append_json_line(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def read_json_lines(path: Path, *, skip_damaged: bool = False) -> list[dict[str, Any]]:
-    """Read one JSON object per line. With ``skip_damaged``, lines that a kill cut short are left
-    out; without, they are an error."""
+    """Read one JSON object per line. A line that is not a complete JSON object raises an error or,
+    with ``skip_damaged``, is skipped."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
@@ -143,7 +144,7 @@ def read_json_lines(path: Path, *, skip_damaged: bool = False) -> list[dict[str,
 
 
 def named_tensors(named: Mapping[str, NDArray[Any]]) -> list[Tensor]:
-    """Whole arrays as tensors, in the order of the mapping."""
+    """Convert a mapping from names to arrays into a list of tensors, in the same order."""
     return [Tensor.whole(name, array) for name, array in named.items()]
 
 
@@ -186,7 +187,7 @@ def read_tensors(path: Path, format: str, version: int) -> dict[str, NDArray[Any
 
 
 def checksum(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 over names, types, shapes and bytes: the same for the same arrays, however stored."""
+    """SHA-256 of the tensors' names, types, shapes and bytes, however they are split into parts."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(f"{tensor.name} {tensor.dtype.name} {tensor.shape}\n".encode())

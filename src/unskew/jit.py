@@ -1,8 +1,8 @@
-"""The decorator that compiles every kernel, and the cache of compiled code.
+"""The decorator that compiles every kernel, and the disk cache of compiled kernels.
 
-numba's own cache notices an edit of the file a kernel stands in, but not of a file the kernel
-imports from. Here the folder is named by a hash over the contents of all files that kernels are
-made of, so machine code of other sources is never loaded.
+numba's cache notices a change of the file that defines a kernel, but not of the files from which
+that file imports. Here the cache folder is named by a hash of all source files that kernels use, so
+machine code compiled from older sources is never loaded.
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ import llvmlite
 import numba
 from numba.core import caching, config
 
-F = TypeVar("F", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parent
+"""Folder of the package's source files."""
 _MAX_FOLDERS = 16
-"""Maximum number of cache folders to keep: the current one and those used last before it."""
+"""Maximum number of cache folders to keep, one per version of the sources, latest used first."""
 _MIN_AGE_SECONDS = 24 * 3600.0
-"""Seconds for which an unused cache folder is always kept: a process may still write to it."""
+"""A cache folder used within this many seconds is never deleted: a process may be writing to it."""
 
 
-def jit(function: F) -> F:
-    """Compile ``function`` with numba, without the interpreter lock, and keep the result on disk.
+def jit(function: _Function) -> _Function:
+    """Compile ``function`` with numba, cache it on disk, and release the GIL while it runs.
 
-    No fast-math: each operation is IEEE and in the order written, so a kernel gives the same bits
-    freshly compiled, loaded from the cache, inlined or not. NumPy's error model, because a test for
-    division by zero would keep loops from being vectorised.
+    Without fast-math: each operation is IEEE and in the order written, so a kernel gives the same
+    bits freshly compiled, loaded from the cache, inlined or not. With NumPy's error model, because
+    a check for division by zero would keep loops from being vectorised.
     """
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
     if cache_folder() is not None:
         dispatcher._cache = _Cache(function)
-    return cast(F, dispatcher)
+    return cast(_Function, dispatcher)
 
 
 @cache
 def cache_folder() -> Path | None:
-    """The cache folder for the present sources; None where nothing can be written.
+    """Folder of the kernels compiled from the current sources, or None if no folder is writable.
 
-    The first that can be written of: ``NUMBA_CACHE_DIR``, ``__pycache__`` of the package, and the
-    user's cache folder.
+    It is in ``NUMBA_CACHE_DIR`` if that is set, otherwise in the package's ``__pycache__`` or, if
+    that is not writable, in the user's cache folder.
     """
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unskew"
     chosen = getattr(config, "CACHE_DIR", "")
@@ -68,7 +69,7 @@ def cache_folder() -> Path | None:
 
 
 def _source_hash() -> str:
-    """A hash over the versions of the compiler and every file that a kernel can be made of."""
+    """Hash of numba's and llvmlite's versions and of all source files that kernels use."""
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
     shared = (_PACKAGE / name for name in ("jit.py", "rng.py", "types.py"))
     for path in sorted([*shared, *(_PACKAGE / "kernels").rglob("*.py")]):
@@ -88,7 +89,7 @@ def _remove_old_folders(place: Path) -> None:
 
 
 class _Locator(caching._CacheLocator):
-    """Tells numba which folder and file name to use for a function."""
+    """Tells numba in which folder and under which file name to cache a compiled function."""
 
     def __init__(self, function: Callable[..., Any], path: str) -> None:
         self._line = function.__code__.co_firstlineno
@@ -113,7 +114,7 @@ class _Results(caching.CompileResultCacheImpl):
 
 
 class _Cache(caching.FunctionCache):
-    """numba's function cache, without errors when its folder is missing or read-only."""
+    """numba's function cache, with file errors (a missing or read-only folder) ignored."""
 
     _impl_class = _Results
 

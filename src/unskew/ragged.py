@@ -1,6 +1,6 @@
-"""Algebra of ragged arrays: one run of entries per user, cut out of flat arrays by ``indptr``.
+"""Operations on ragged arrays: a list of entries per user, all lists stored in one flat array.
 
-User ``u`` owns the entries ``indptr[u]:indptr[u + 1]`` of every flat array. The two types are
+User ``u`` has the entries ``indptr[u]:indptr[u + 1]`` of every flat array. The two types are
 ``Ragged`` (items) and ``Rows`` (items with a vector each).
 """
 
@@ -17,19 +17,19 @@ _Lists = TypeVar("_Lists", Ragged, Rows)
 
 
 def indptr_from_counts(counts: Int64 | Sequence[int]) -> Int64:
-    """Cumulative offsets of the users' entries, starting at 0: 0, c0, c0 + c1, ..."""
+    """Offsets of the users' entries in a flat array, from counts per user: 0, c0, c0 + c1, ..."""
     indptr = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=indptr[1:])
     return indptr
 
 
 def owners(indptr: Int64) -> Int64:
-    """The number of the user that each entry belongs to."""
+    """For each entry of a flat array, the number of the user to whom it belongs."""
     return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
 
 
 def positions(indptr: Int64, users: Int64) -> Int64:
-    """Indices into the flat arrays of the entries of ``users``, user by user."""
+    """Indices, in the flat arrays, of all entries of these ``users``, user after user."""
     counts = indptr[users + 1] - indptr[users]
     starts = indptr[users] - np.cumsum(counts) + counts
     return np.repeat(starts, counts) + np.arange(int(counts.sum()))
@@ -43,7 +43,7 @@ def select(lists: _Lists, users: Int64) -> _Lists:
 
 
 def filter_entries(lists: _Lists, keep: Bool) -> _Lists:
-    """The entries with a true ``keep``; every user remains, perhaps without entries."""
+    """Keep the entries whose ``keep`` is true. A user without such entries gets an empty list."""
     n_users = len(lists.indptr) - 1
     counts = np.bincount(owners(lists.indptr)[keep], minlength=n_users)
     return _rebuild(lists, indptr_from_counts(counts), (flat[keep] for flat in lists[1:]))
@@ -57,12 +57,12 @@ def concatenate(parts: Sequence[_Lists]) -> _Lists:
 
 
 def empty_lists(n_users: int) -> Ragged:
-    """An empty list for each user."""
+    """A ragged array with an empty list for each user."""
     return Ragged(np.zeros(n_users + 1, np.int64), np.zeros(0, np.int32))
 
 
 def lists_from_pairs(users: Int64, items: Int64 | Int32, n_users: int) -> Ragged:
-    """A list per user from (user, item) pairs grouped by ascending user; their order is kept."""
+    """Each user's list of items, in the given order, from (user, item) pairs sorted by user."""
     counts = np.bincount(users, minlength=n_users)
     return Ragged(indptr_from_counts(counts), items.astype(np.int32))
 
@@ -80,7 +80,7 @@ def distinct(lists: Ragged, n_items: int) -> Ragged:
 
 
 def contains(sets: Ragged, lists: Ragged, n_items: int) -> Bool:
-    """For each entry of ``lists``, whether its user's set (ascending) contains it too."""
+    """For each entry of ``lists``, whether the same user's list in ``sets``, ascending, has it."""
     present, wanted = _keys(sets, n_items), _keys(lists, n_items)
     place = np.minimum(np.searchsorted(present, wanted), len(present) - 1)
     found: Bool = present[place] == wanted

@@ -1,8 +1,8 @@
-"""One validator of settings, for Python, TOML files and the command line.
+"""Validation of settings that come from Python, TOML files or the command line.
 
 A settings class is a frozen dataclass that inherits from ``Settings``. Its annotations give the
-types and ``setting`` the bounds. Numbers must be finite and, unless a bound says otherwise, at
-least 0.
+types of its fields, and ``setting`` their bounds. Numbers must be finite and, unless a bound says
+otherwise, at least 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unskew.types import UnskewError
 
 
 class Bounds(NamedTuple):
-    """The range of a number; ``above`` is exclusive."""
+    """Allowed range of a number. ``above``, an exclusive lower bound, overrides ``at_least``."""
 
     at_least: float = 0.0
     above: float | None = None
@@ -28,14 +28,13 @@ class Bounds(NamedTuple):
 def setting(
     default: Any, *, above: float | None = None, at_least: float = 0.0, at_most: float = math.inf
 ) -> Any:
-    """A field of a settings class with bounds."""
+    """Declare a field of a settings class with its default and its bounds."""
     return dataclasses.field(default=default, metadata={"bounds": Bounds(at_least, above, at_most)})
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Base of the settings classes. Raises an UnskewError for the first field that is outside its
-    bounds or choices."""
+    """Base class of settings; raises an UnskewError if a field is outside its bounds or choices."""
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -45,10 +44,8 @@ class Settings:
 
 
 def parse_settings(kind: type, values: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Convert values from a TOML file or the command line to the types of ``kind``'s fields.
-
-    A field that is itself a settings class becomes the dictionary of its converted values.
-    ``owner`` is the name that error messages use, such as a method's."""
+    """Convert values from a TOML file or the command line to the types of the fields of ``kind``. A
+    field that is itself a settings class becomes a dictionary. ``owner`` is for error messages."""
     known = [field.name for field in dataclasses.fields(kind)]
     for key in values:
         if key not in known:
@@ -58,7 +55,7 @@ def parse_settings(kind: type, values: Mapping[str, Any], owner: str) -> dict[st
 
 
 def _bounds(kind: type, name: str) -> Bounds:
-    """Bounds of a field; a subclass that changes only its default inherits them."""
+    """Bounds of a field. A subclass that only redefines the default inherits the bounds."""
     for base in kind.__mro__:
         field = base.__dict__.get("__dataclass_fields__", {}).get(name)
         if field is not None and "bounds" in field.metadata:

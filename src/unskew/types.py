@@ -1,7 +1,7 @@
 """Value types shared by all parts of the package, and the interface that a method implements.
 
-Arrays have the user as their first axis. Data whose length differs per user is *ragged*: one run of
-entries per user, cut out of a flat array by ``indptr``.
+Arrays have the user as their first axis. Data whose length differs per user is *ragged*: the users'
+lists follow each other in a flat array, and ``indptr`` says where each begins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bool = NDArray[np.bool_]
 
 
 class UnskewError(Exception):
-    """An error the user can mend: one sentence that says what, where and how.
+    """An error that the user can fix: a sentence says what is wrong, where, and how to fix it.
 
     The command prints it without a traceback and exits with a non-zero code.
     """
@@ -42,7 +42,8 @@ class Ragged(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Some rows of an item table per user: item numbers, ascending within a user, and the rows."""
+    """Some rows of an item table for each user, laid out like ``Ragged``: ``values[n]`` is the row
+    of item ``items[n]``. Item numbers ascend within a user."""
 
     indptr: Int64
     items: Int32
@@ -59,8 +60,8 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Interactions:
-    """The rows of a source in the file's order. Users and items are numbered by first appearance;
-    ``user_ids[n]`` and ``item_ids[n]`` are their labels in the file."""
+    """All interactions of a dataset, in the file's order. Users and items are numbered by first
+    appearance; ``user_ids[n]`` and ``item_ids[n]`` are their labels in the file."""
 
     name: str
     users: Int32
@@ -82,12 +83,12 @@ class Interactions:
 
 @dataclass(frozen=True)
 class Split:
-    """A federation ready to train: the training items and the held-out items of each user.
+    """A dataset ready for training: the training items and the held-out items of each user.
 
-    ``train`` has every training row (a pair may repeat under the ``paper`` protocol); ``seen`` has
-    each user's distinct training items, ascending. ``excluded`` are the items that training never
-    draws as negatives: ``seen`` and, under ``paper`` only, the held-out items too. ``sampled`` has
-    the fixed candidates of the sampled metrics, padded with -1.
+    ``train`` has every training interaction (a user-item pair may repeat under the ``paper``
+    protocol); ``seen`` has each user's distinct training items, ascending. ``excluded`` are the
+    items that are never drawn as negatives: ``seen`` and, under ``paper`` only, the held-out items.
+    ``sampled`` has each user's fixed candidates for the sampled metrics, padded with -1.
     """
 
     data: str
@@ -115,8 +116,8 @@ class Split:
 
 
 class Samples(NamedTuple):
-    """Labelled samples per client. ``row`` numbers the client's *touched* items (the distinct items
-    among its samples, ascending), which are the only rows its round can change."""
+    """Labelled training samples per client. ``row`` is the index of a sample's item among the
+    client's *touched* items: the distinct items of its samples, ascending."""
 
     indptr: Int64
     row: Int32
@@ -128,8 +129,8 @@ class Samples(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """The clients that train together: a chunk of a round in the simulator, the users of one node
-    in a deployment. ``users`` are federation-wide numbers and only key the random streams."""
+    """Clients that train together: a chunk of a round in the simulator, the users of one node in a
+    deployment. ``users`` are their numbers in the federation; they select random streams."""
 
     users: Int64
     positives: Ragged
@@ -141,14 +142,14 @@ class Cohort(NamedTuple):
     """The round's samples, if Steps 1 and 2 share them; None: each step draws the same ones."""
 
     def at_round(self, round: int) -> Cohort:
-        """The same clients in another round, with samples still to be drawn."""
+        """The same clients in another round, without samples."""
         return self._replace(round=round, samples=None)
 
 
 class Upload(NamedTuple):
-    """Everything users send for training: item rows as differences from ``Method.upload_base`` (by
-    default the download), an optional dense part, and the aggregation weight. A node in a
-    deployment also sends sums of its users' metrics (``deploy.device.Device.metric_sums``)."""
+    """Everything that users send for training: item rows as differences from ``Method.upload_base``
+    (by default the download), an optional dense part such as network weights, and the aggregation
+    weight. A node also sends sums of its users' metrics (``deploy.device.Device.metric_sums``)."""
 
     rows: Rows
     dense: Float32
@@ -161,7 +162,7 @@ class Upload(NamedTuple):
 
 
 class UploadSum(NamedTuple):
-    """The weighted sum of uploads: all that a server sees under secure aggregation."""
+    """The weighted sum of uploads: under secure aggregation the server sees it and no upload."""
 
     rows: Float64
     dense: Float64
@@ -170,7 +171,7 @@ class UploadSum(NamedTuple):
 
 
 class Uploads(NamedTuple):
-    """The single uploads of a cohort, for methods whose server needs each of them."""
+    """The individual uploads of a cohort, for methods whose server needs each upload."""
 
     users: Int64
     upload: Upload
@@ -182,11 +183,11 @@ upload, or, for baselines that are not federated, all interactions."""
 
 
 class Model(Protocol):
-    """Interface shared by federated and central methods. State types are NamedTuples of arrays; a
-    private state has the user axis first, and its ragged fields are ``Rows``.
+    """Interface shared by federated and central methods. States are NamedTuples of arrays. The
+    private state (data that stays on devices) has the user axis first, or is ragged (``Rows``).
 
-    A method inherits from ``Method`` or ``CentralMethod`` for the defaults of the
-    optional hooks; any object with the same members serves as well."""
+    A method inherits defaults of the optional hooks from ``Method`` or ``CentralMethod``.
+    """
 
     name: ClassVar[str]
     aggregation: ClassVar[Aggregation]
@@ -205,13 +206,13 @@ class Model(Protocol):
             cls.Config = type(cls.config)
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Any, Any]:
-        """The server's state and the private state of ``n_users`` fresh devices."""
+        """Initial states: the server's, and the private one of ``n_users`` new devices."""
 
     def score(self, download: Any, private: Any) -> Float32:
-        """Scores of all items, one row per user, from the device's download and private state."""
+        """Scores of all items, one row per user, from a download and the users' private states."""
 
     def fold_in(self, download: Any, private: Any, cohort: Cohort) -> Any:
-        """The private state of new users, from fresh states and their items, without a round."""
+        """Private states of new users, computed from their items without a training round."""
 
     # Optional hooks, with their defaults.
 
@@ -220,7 +221,7 @@ class Model(Protocol):
         return server
 
     def download_bytes(self, download: Any) -> int:
-        """Bytes that one client receives. Default: the whole download."""
+        """Number of bytes that one client receives. Default: the size of the whole download."""
         return sum(array.nbytes for array in download)
 
     def retained_download(self, download: Any) -> Any:
@@ -228,31 +229,31 @@ class Model(Protocol):
         return download
 
     def unread_fields(self, round: int) -> Collection[str]:
-        """Private fields that this round replaces without reading. Default: none."""
+        """Names of private fields that this round overwrites without reading. Default: none."""
         return ()
 
     def draw(self, cohort: Cohort) -> Cohort:
-        """Return the cohort with its samples, for methods that train on the same ones in both
-        steps. Default: nothing is drawn ahead."""
+        """Return the cohort with its samples, for methods whose Steps 1 and 2 train on the same
+        ones. Default: the cohort unchanged."""
         return cohort
 
 
 class Method(Model, Protocol):
-    """A federated method: the interface for the simulator, the Flower client and the audits."""
+    """A federated method, as used by the simulator, the Flower client and the audits."""
 
     aggregation: ClassVar[Aggregation] = "sum"
 
     def local(self, download: Any, private: Any, cohort: Cohort) -> tuple[Any, Upload, Float64]:
-        """Step 1: train on the device before the upload. Returns the private state, the upload and
-        the losses, which stay on the device."""
+        """Step 1: train on the device before the upload. Returns the new private state, the upload,
+        and each user's mean loss, which stays on the device."""
 
     def personalize(self, download: Any, private: Any, cohort: Cohort) -> Any:
         """Step 2: train the private state after the upload. Default: there is no Step 2."""
         return private
 
     def aggregate(self, server: Any, total: Any) -> Any:
-        """Step 3: the server's next state, from an ``UploadSum`` (aggregation "sum") or from
-        ``Uploads`` ("individual")."""
+        """Step 3: compute the server's next state from an ``UploadSum`` (for aggregation "sum") or
+        from ``Uploads`` (for "individual")."""
 
     # Optional hooks of the audits, with their defaults.
 
@@ -262,26 +263,26 @@ class Method(Model, Protocol):
         return table
 
     def item_buffer(self, private: Any, touched: Ragged) -> Float64 | None:
-        """Rows that devices add to the embeddings of their touched items while they train their
-        user vectors, stacked in the order of ``touched``. Default: None, they add nothing."""
+        """Vectors that devices add to the embeddings of their touched items while they train their
+        user vectors, one row per entry of ``touched``. Default: None, nothing is added."""
         return None
 
     def score_dense(self, download: Any, private: Any, dense: Float32) -> Float32 | None:
-        """Scores of all items after ``dense``, the dense part of an upload, is added to the shared
-        network, one row per user. Default: None, there is no shared network."""
+        """Scores of all items, one row per user, after adding ``dense`` (the dense part of an
+        upload) to the shared network's weights. Default: None, there is no shared network."""
         return None
 
     def upload_base(self, download: Any, user: int, dense: Float32) -> Float32:
-        """Item table that the uploaded rows of a user are differences from; ``dense`` is the dense
-        part of its upload. Default: the item table of the download."""
+        """Item table to which a user's uploaded rows are differences; ``dense`` is the dense part
+        of the upload. Default: the item table of the download."""
         return self.item_table(download)
 
 
 class CentralMethod(Model, Protocol):
-    """A baseline that sees all interactions in one place. A round is an epoch; the private state is
-    the per-user part of its model."""
+    """A baseline that trains on all users' interactions in one place. A round is an epoch; the
+    private state is the per-user part of its model."""
 
     aggregation: ClassVar[Aggregation] = "central"
 
     def epoch(self, server: Any, private: Any, everyone: Cohort) -> tuple[Any, Any, float]:
-        """Train once over all interactions: the next state of the model and its mean loss."""
+        """Train once on all interactions. Returns server state, private state and mean loss."""

@@ -1,15 +1,15 @@
 """Attacks of a curious server on the uploads it receives, and measures of their success.
 
-An upload is D = Q_u - Q_g, one row per item. Rows that a client did not touch are zero. Where the
-score is an inner product, touched rows move along the client's own vector, positives one way and
-sampled negatives the other (Chai et al., "Secure Federated Matrix Factorization", 2021, section 3,
-observe the same for gradients). Every attack gives each item a score: the higher, the more likely
-the user has the item.
+An upload ``D`` has one row per item: the client's trained item vector minus the downloaded one, or
+zero if the client did not train the item. If predictions are inner products, rows lie along the
+user vector, positives one way and sampled negatives the other (Chai et al., "Secure Federated
+Matrix Factorization", 2021, section 3, observe the same for gradients). Every attack gives each
+item a score: the higher, the more likely the user has the item.
 
 Attack (d) trains shadow clients, after Yuan, Yang, Nguyen, Cui, Xu & Yin, "Interaction-level
-Membership Inference Attack Against Federated Recommender Systems", WWW 2023. The server trains
-simulated clients, whose items it knows, on each round's own download. It fits a logistic
-regression to their uploads and applies it to the real ones.
+Membership Inference Attack Against Federated Recommender Systems", WWW 2023. In each round the
+server trains simulated clients, whose items it knows, on the model that real clients download. It
+fits a logistic regression to their uploads and applies it to the real uploads.
 
 Arrays have the client axis first: ``D`` is clients × items × width. Success is measured user by
 user, against the items that the user trained on.
@@ -28,24 +28,24 @@ from unskew.rng import Purpose, generator
 from unskew.types import Bool, Cohort, Float32, Float64, Int64, Method, Ragged, Upload
 
 SENT_ROW_MARK = np.float32(1e-15)
-"""Value added to each row that was sent, so that a sent row of zeros differs from an unsent one."""
+"""Added to the first entry of every uploaded row, so that a row of zeros differs from no row."""
 MIN_ROUNDS_FOR_TREND = 12
-"""Minimum number of rounds for which a trend over time is fitted and removed."""
+"""Minimum number of rounds from which attack (c) removes a quadratic trend over rounds."""
 SHADOW_CLIENTS = 48
 """Number of clients that the server simulates for the shadow attack."""
 NEGATIVES_PER_POSITIVE = 5
-"""Items that a shadow client lacks, per item that it has, in the classifier's training data."""
+"""Number of training samples of items that a shadow client lacks, per item that it has."""
 RIDGE_PER_SAMPLE = 1e-3
 """L2 penalty on the weights of the logistic regression, per training sample."""
 MAX_NEWTON_STEPS = 12
 """Maximum number of Newton steps of the logistic regression."""
 MIN_RECOVERED_PRECISION = 0.9
-"""Precision above which a user's history counts as recovered."""
+"""Precision of an attack on a user above which the user's items count as recovered."""
 
 
 def dense_uploads(upload: Upload, clients: Int64, n_items: int) -> Float32:
-    """Uploaded item tables (clients × items × width) of some clients, with zeros in rows that were
-    not sent. ``clients`` are positions in the upload."""
+    """Uploaded item tables (clients × items × row width), with zeros in rows that were not sent.
+    ``clients`` are the positions of the wanted clients in the upload."""
     indptr, items, values = select(upload.rows, clients)
     D = np.zeros((len(clients), n_items, values.shape[1]), np.float32)
     D[owners(indptr), items] = values
@@ -54,7 +54,7 @@ def dense_uploads(upload: Upload, clients: Int64, n_items: int) -> Float32:
 
 
 def item_matrix(lists: Ragged, n_items: int) -> Bool:
-    """A matrix of users × items that is true where the user's list contains the item."""
+    """Boolean matrix (users × items) that is true where the user's list contains the item."""
     found = np.zeros((len(lists.indptr) - 1, n_items), bool)
     found[owners(lists.indptr), lists.items] = True
     return found
@@ -66,11 +66,9 @@ def support(D: Float32) -> Float64:
 
 
 def main_direction(D: Float32, noise: float = 0.0) -> Float64:
-    """First right singular vector of each client's upload, oriented so that positives score high.
-
-    Positives are the minority, so most rows should have a negative coordinate along the vector.
-    Rows are counted by tanh(coordinate / noise): those within the noise level count less.
-    """
+    """First right singular vector of each client's upload. Its sign is chosen so that items that
+    the client has, the minority, get positive coordinates: the sum of tanh(coordinate / noise)
+    over all items is made negative. Coordinates below the noise level count less in it."""
     gram = np.matmul(D.transpose(0, 2, 1), D).astype(np.float64)
     vectors = np.linalg.eigh(gram)[1][:, :, -1]
     z = direction(D, vectors)
@@ -93,12 +91,12 @@ def inversion(D: Float32, vectors: Float64, Q: Float32) -> Float64:
 
 
 def presence(moves: Float64, there: Bool) -> Float64:
-    """Attack (c), on sums: score each item by how much more it moves in rounds with a client than
-    in rounds without it. Returns clients × items.
+    """Attack (c), on sums of uploads: score each item by how much larger its change is in rounds
+    with a client than in rounds without that client. Returns clients × items.
 
-    ``moves`` is rounds × items; a slow trend over rounds is removed first. ``there`` is rounds ×
-    clients. A client that was never absent gets the plain mean.
-    """
+    ``moves`` (rounds × items) has the items' changes; a slow trend over rounds is removed first.
+    ``there`` (rounds × clients) is true where a client took part. For a client that took part in
+    every round, scores are the mean changes."""
     time = np.linspace(-1.0, 1.0, len(moves))
     degrees = 3 if len(moves) >= MIN_ROUNDS_FOR_TREND else 1
     slow = np.stack([time**k for k in range(degrees)], axis=1)
@@ -110,18 +108,16 @@ def presence(moves: Float64, there: Bool) -> Float64:
 
 
 def owner_scores(row: Float64, table: Float32) -> Float64:
-    """Inner products of all items with a rare item's row in the summed upload, scaled to norm 1.
-
-    If one client has the item, its row lies along that client's vector; if a few have it, the row
-    is the sum of their vectors.
-    """
+    """Score all items by inner products with a rare item's row of the summed upload; the scores are
+    scaled to norm 1. If only one client has the rare item, the row is a multiple of that client's
+    user vector; if a few have it, the row is a weighted sum of their vectors."""
     scores = row[: table.shape[1]] @ table.T.astype(np.float64)
     return np.asarray(scores / (np.linalg.norm(scores) + 1e-30), np.float64)
 
 
 def features(D: Float32, vectors: Float64) -> Float32:
-    """Features of each row for the shadow attack: its entries, its norm and its coordinate along
-    the main direction, and the last two in units of the client's root mean square norm."""
+    """Features of each uploaded row for the shadow attack: its entries, its norm, its coordinate
+    along the main direction, and the last two divided by the client's root mean square norm."""
     norms, along = support(D), direction(D, vectors)
     spread = np.sqrt((norms**2).mean(1, keepdims=True)) + 1e-12
     extra = np.stack([norms, along, norms / spread, along / spread], axis=2)
@@ -129,19 +125,18 @@ def features(D: Float32, vectors: Float64) -> Float32:
 
 
 def auc_of_one(upload: Float32, owned: Bool) -> float:
-    """AUC of the better of attacks (a) and (b), which need nothing but one upload (items ×
-    width)."""
+    """AUC of attack (a), by row norm, or (b), by direction, on one upload: the higher of both."""
     D = upload[None]
     scores = np.concatenate([support(D), direction(D, main_direction(D))])
     return float(auc(mid_ranks(scores), owned[None]).max())
 
 
 class Classifier:
-    """Logistic regression on standardised features and on each item's prior log-odds.
+    """Logistic regression that predicts from an uploaded row whether the client has the item.
 
-    ``side`` is 1 if positives score high along ``main_direction`` (AUC >= 0.5), else -1.
-    ``prior_weight`` is the weight of the prior, which counts once however many uploads there are.
-    """
+    Its inputs are standardised features of the row and the item's prior log-odds (its popularity).
+    ``side`` is 1 if items that clients have score high in attack (b) (AUC >= 0.5), else -1.
+    ``prior_weight`` is the fitted weight of the prior, added once for all uploads of a client."""
 
     def __init__(self, x: Float32, y: Bool, prior: Float32, side: float = 1.0) -> None:
         self.side = side
@@ -162,7 +157,7 @@ class Classifier:
         self._weights, self.prior_weight = w[:-1], float(w[-1])
 
     def log_odds(self, x: Float32) -> Float64:
-        """Log-odds from the upload alone, without the prior."""
+        """Log-odds that a client has each item, from features of the upload without the prior."""
         flat = self._standardise(x.reshape(-1, x.shape[-1])) @ self._weights.astype(np.float32)
         return np.asarray(np.clip(flat, -30, 30).reshape(x.shape[:-1]), np.float64)
 
@@ -174,8 +169,8 @@ class Classifier:
 class Shadows:
     """Attack (d): simulated clients with known items, trained each round on the real download.
 
-    Their items are drawn by popularity, which is public, and their numbers of items from a common
-    range. ``device`` transforms their uploads as real devices do, with noise of strength ``noise``.
+    Their items are drawn by popularity, which is public; their numbers of items are log-uniform.
+    ``device`` transforms their uploads as real devices do, with noise of strength ``noise``.
     """
 
     def __init__(
@@ -209,10 +204,8 @@ class Shadows:
         self._private = Devices(private, method.download(server)).take(users)
 
     def learn(self, download: Any, round: int) -> Classifier | None:
-        """Train the shadow clients for a round and fit a classifier to their uploads.
-
-        None if nothing was uploaded.
-        """
+        """Train the shadow clients for a round and return a classifier fitted to their uploads;
+        None if they uploaded nothing."""
         cohort = self._cohort.at_round(round)
         self._private, upload, _ = train_chunk(
             self._method, download, self._private, cohort, self._device
@@ -281,10 +274,8 @@ def measure(scores: Float64, owned: Bool, seed: int = 0) -> Success:
 
 
 def owner_success(scores: Float64, items: Int64, owned: Bool) -> dict[str, Any]:
-    """Measure success against owners of a rare item, as JSON; the known item itself does not count.
-
-    ``scores`` and ``owned`` are clients × items, ``items`` is the rare item of each client.
-    """
+    """AUC and precision of the attack on clients who have a rare item, as JSON. The rare item
+    (``items``, one per client) is left out. ``scores`` and ``owned`` are clients × items."""
     others = np.arange(scores.shape[1]) != items[:, None]
     scores, owned = (table[others].reshape(len(items), -1) for table in (scores, owned))
     some = owned.any(1)
@@ -304,19 +295,18 @@ def mid_ranks(scores: Float64) -> Float64:
 
 
 def auc(ranks: Float64, owned: Bool) -> Float64:
-    """For each row, the probability that an owned item ranks above one that is not; ties count
-    half. ``ranks`` comes from ``mid_ranks``."""
+    """AUC of each user: the probability that an item of the user ranks above an item that the user
+    lacks; ties count half. ``ranks`` (users × items) comes from ``mid_ranks``."""
     n = owned.sum(1)
     wins = np.where(owned, ranks, 0.0).sum(1) - n * (n + 1) / 2
     return np.asarray(wins / (n * (ranks.shape[1] - n)), np.float64)
 
 
 def personal_auc(ranks: Float64, owned: Bool) -> Float64:
-    """For each user, the mean over its items of the share of non-owners with a lower-ranked item.
-
-    The number of non-owners beaten is the user's rank for the item among all users minus its rank
-    among owners. NaN for users without an item that some other user lacks.
+    """For each user, the mean over the user's items of a share: among all users who lack the item,
+    those for whom it ranks lower than for this user. NaN if everybody has all of the user's items.
     """
+    # The number of those users is this user's rank for the item among all minus among owners.
     lacking = (~owned).sum(0)
     beaten = mid_ranks(ranks.T).T - mid_ranks(np.where(owned, ranks, np.inf).T).T
     counts = owned & (lacking > 0)
@@ -326,12 +316,12 @@ def personal_auc(ranks: Float64, owned: Bool) -> Float64:
 
 
 def _interval_json(interval: Interval) -> dict[str, float]:
-    """Mean, low and high end of an interval, rounded to four digits."""
+    """Mean, lower and upper end of an interval as JSON, rounded to four digits."""
     return {name: round(value, 4) for name, value in interval._asdict().items()}
 
 
 def _interval(values: Float64) -> Interval:
-    """A 95 % interval of the mean over users; of zero width if all values are equal."""
+    """A 95 % confidence interval of the mean over users; its width is 0 if all values are equal."""
     known = values[~np.isnan(values)]
     if len(known) and np.ptp(known) == 0:
         return Interval(float(known[0]), float(known[0]), float(known[0]))
@@ -339,7 +329,7 @@ def _interval(values: Float64) -> Interval:
 
 
 def _precisions(scores: Float64, owned: Bool) -> Float64:
-    """For each row, the share of owned items among its n highest scores, if it owns n items."""
+    """For each user with n items, the share of these items among the n with the highest scores."""
     n = owned.sum(1)
     best = np.argsort(-scores, axis=1, kind="stable")
     hits = np.take_along_axis(owned, best, axis=1) & (np.arange(scores.shape[1]) < n[:, None])

@@ -1,4 +1,4 @@
-"""The evaluation-leak check.
+"""Check whether an evaluation protocol leaks held-out items into training.
 
 Nothing can be learned from random interactions. If a method still ranks their held-out items better
 than chance, the evaluation protocol has leaked these items into training.
@@ -17,11 +17,11 @@ from unskew.runs import OnRound, RunSpec, run
 from unskew.types import Interactions
 
 CHANCE = 0.1
-"""HR@10 of a random ranking of 100 items, the held-out one and 99 others."""
+"""HR@10 of a random ranking of 100 items: the held-out item and 99 others."""
 
 
 class LeakAudit(NamedTuple):
-    """HR@10 among 99 random candidates under a protocol, at the best and at the last round."""
+    """HR@10 on random data, among 99 sampled candidates, at the best round and at the last."""
 
     protocol: str
     best: Interval
@@ -30,7 +30,7 @@ class LeakAudit(NamedTuple):
 
     @property
     def leaks(self) -> bool:
-        """True if even the lower end of an interval is above chance."""
+        """True if the 95 % interval of HR@10 is above chance, at the best or at the last round."""
         return self.best.low > CHANCE or self.last.low > CHANCE
 
     def to_json(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class LeakAudit(NamedTuple):
 
 
 def _random_interactions(seed: int) -> Interactions:
-    """Draw twenty distinct items for every user uniformly, in random time order."""
+    """Interactions of 600 users with 20 random items each, out of 300, in random time order."""
     n_users, n_items, per_user = 600, 300, 20
     random = generator(seed, Purpose.AUDIT_DATA)
     items = np.concatenate([random.permutation(n_items)[:per_user] for _ in range(n_users)])

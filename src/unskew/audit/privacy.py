@@ -1,7 +1,7 @@
 """The privacy audit: train a method while a curious server attacks its uploads.
 
-Each noise strength gives one JSON row: the run, its quality, and the success of every attack on
-single uploads and on sums of uploads (secure aggregation).
+Each noise strength gives one result (a JSON object): the run, its quality, and the success of every
+attack on individual uploads and on sums of uploads (secure aggregation).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Row = Mapping[str, Any]
 NOISES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 """Strengths of Laplace noise (lambda) that the paper reports."""
 TARGETS = 150
-"""Number of users attacked by default."""
+"""Number of users whose uploads the privacy audit attacks by default."""
 
 
 def audit_privacy(
@@ -40,7 +40,7 @@ def audit_privacy(
     targets: int = TARGETS,
     on_round: OnRound | None = None,
 ) -> dict[str, Any]:
-    """Train the first seed of ``spec`` and attack ``targets`` users' uploads; returns a row."""
+    """Train the first seed of ``spec`` and attack ``targets`` users' uploads; returns JSON."""
     method = spec.build()
     if method.aggregation == "central":
         raise UnskewError(
@@ -107,13 +107,13 @@ def audit_privacy(
 
 
 def with_noise(spec: RunSpec, noise: float, options: Mapping[str, Any] | None = None) -> RunSpec:
-    """The same run with noise of this strength and other privacy ``options`` (clip, norm ...)."""
+    """A copy of ``spec`` with noise of this strength and other privacy ``options`` (clip, norm)."""
     plain = noise == 0 and not options
     return replace(spec, ldp=None if plain else LocalPrivacy(noise=noise, **(options or {})))
 
 
 def privacy_command(spec: RunSpec, users: int) -> str:
-    """The command line that repeats the audit of this run, ``users`` users attacked."""
+    """The command line that repeats the privacy audit of a run and attacks ``users`` users."""
     parts = ["unskew", "audit", "privacy", "--method", spec.method, "--data", spec.data]
     parts += ["--protocol", spec.protocol, "--seed", str(spec.seeds[0]), "--users", str(users)]
     parts += [f"--set={key}={value}" for key, value in spec.settings.items()]
@@ -129,14 +129,14 @@ def privacy_command(spec: RunSpec, users: int) -> str:
 
 
 def _same_for_all(popularity: Int64, n_users: int) -> Float64:
-    """Users × items scores of the baseline attack: every row is the items' popularity."""
+    """Item scores (users × items) of the baseline attack: for every user the items' popularity."""
     return np.tile(popularity.astype(np.float64), (n_users, 1))
 
 
 def _attack_owners(
     server: CuriousServer, split: Split, rare: Int64, popularity: Int64
 ) -> dict[str, Any]:
-    """Measure the rare-item attack on summed uploads, and popularity alone for comparison."""
+    """Success of the rare-item attack on summed uploads and of popularity alone, as JSON."""
     known = np.flatnonzero(np.isin(split.seen.items, rare))
     items, users = split.seen.items[known].astype(np.int64), owners(split.seen.indptr)[known]
     owned = item_matrix(select(split.seen, users), split.n_items)
@@ -150,7 +150,7 @@ def _attack_owners(
 
 
 def _measure_all(findings: Mapping[tuple[str, str], Float64], owned: Bool) -> dict[str, Any]:
-    """Success by span and attack, as JSON, from item scores by (attack, span)."""
+    """Success as JSON by span ("one round", "whole run") and attack, from scores by both."""
     found: dict[str, Any] = {}
     for (attack, span), scores in findings.items():
         found.setdefault(span, {})[attack] = measure(scores, owned).to_json()
@@ -168,10 +168,9 @@ def _quality(state: State) -> dict[str, float]:
 
 
 def strongest_attack(view: Row, span: str, figure: str = "personal_auc") -> dict[str, Any]:
-    """Figures of the attack with the highest ``figure`` (then the highest AUC); ``by`` is its name.
-
-    ``view`` is a row's ``single_uploads`` or ``secure_aggregation``. Empty if there is no attack.
-    """
+    """Results of the attack with the highest measure ``figure`` (then the highest AUC), with its
+    name under ``by``; empty if there is no attack. ``view`` is the part ``single_uploads`` or
+    ``secure_aggregation`` of the audit's result, ``span`` one of ``SPANS``."""
     attacks = [{"by": name, **found} for name, found in view.get(span, {}).items()]
     return max(
         (attack for attack in attacks if attack["users"]),
@@ -184,14 +183,16 @@ _SINGLE_COLUMNS = (
     *("method", "λ", "NDCG@10", "one upload: AUC", "precision", "recovered"),
     *("whole run: AUC", "by", "precision", "recovered"),
 )
+"""Table columns for attacks on individual uploads; "by": strongest attack, λ: noise strength."""
 _SUM_COLUMNS = (
     *("method", "λ", "one round: personal AUC", "AUC", "whole run: personal AUC", "by"),
     *("of the heaviest tenth", "AUC", "owner of a rare item: AUC", "precision"),
 )
+"""Table columns for attacks on sums of uploads; "by": strongest attack, λ: noise strength."""
 
 
 def _single_cells(row: Row) -> list[Cell]:
-    """Table cells of a row for attacks on single uploads, in the order of ``_SINGLE_COLUMNS``."""
+    """Table row on attacks on individual uploads, from a result; see ``_SINGLE_COLUMNS``."""
     one, whole = (strongest_attack(row["single_uploads"], span, "auc") for span in SPANS)
     return [
         *_name_cells(row),
@@ -202,7 +203,7 @@ def _single_cells(row: Row) -> list[Cell]:
 
 
 def _sum_cells(row: Row) -> list[Cell]:
-    """Table cells of a row for attacks on sums, in the order of ``_SUM_COLUMNS``. Each AUC column
+    """Table row on attacks on sums of uploads, from a result; see ``_SUM_COLUMNS``. Each AUC column
     shows the attack that is strongest by that measure."""
     view = row["secure_aggregation"]
     one, whole = (strongest_attack(view, span) for span in SPANS)
@@ -218,7 +219,7 @@ def _sum_cells(row: Row) -> list[Cell]:
 
 
 def _name_cells(row: Row) -> list[Cell]:
-    """The first two cells of a row: its method, and its noise with the clip if there is one."""
+    """First two cells of a table row: method, and noise strength with clipping bound, if any."""
     name = row["method"] + (", full cohort" if row["participation"] == 1.0 else "")
     noise, account = f"{row['noise']:.3g}", row.get("privacy", {})
     if account.get("least_users"):
@@ -229,7 +230,7 @@ def _name_cells(row: Row) -> list[Cell]:
 
 
 def _figure_cells(found: Row, *names: str) -> Iterator[Cell]:
-    """Table cells for these keys of an attack's results: a name, or a mean with its interval."""
+    """Table cells for these keys of an attack's results: its name, or a mean with its interval."""
     for name in names:
         figure = found.get(name)
         if figure is None or isinstance(figure, str):
@@ -240,7 +241,7 @@ def _figure_cells(found: Row, *names: str) -> Iterator[Cell]:
 
 
 def privacy_tables(rows: Sequence[Row]) -> list[Table]:
-    """Tables of attack success when the server sees every upload, and when it sees sums."""
+    """Tables of attack success if the server sees every upload, and if it sees only sums."""
     ordered = in_table_order(rows)
     sums = [_sum_cells(row) for row in ordered if "refused" not in row["secure_aggregation"]]
     singles = [_single_cells(row) for row in ordered]
@@ -251,7 +252,7 @@ def privacy_tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def in_table_order(rows: Sequence[Row]) -> list[Row]:
-    """Rows sorted by data, method (in the registry's order), cohort, withheld items and noise."""
+    """Results sorted by data set, method, participation, rule for withheld items, and noise."""
     order = {name: at for at, name in enumerate(METHODS)}
     return sorted(
         rows,
@@ -266,8 +267,8 @@ def in_table_order(rows: Sequence[Row]) -> list[Row]:
 
 
 def trade_off_chart(rows: Sequence[Row]) -> Chart:
-    """Chart quality against attack success by method, on the first row's data and protocol, in two
-    panels: the server sees every upload, or only sums."""
+    """Chart of NDCG@10 against attack success by method, for the first result's data and protocol,
+    in two panels: the server sees every upload, or only sums."""
     data, protocol = (rows[0][key] for key in ("data", "protocol"))
     same = [row for row in rows if (row["data"], row["protocol"]) == (data, protocol)]
     views = {"every upload": "single_uploads", "sums alone": "secure_aggregation"}
@@ -286,8 +287,9 @@ def trade_off_chart(rows: Sequence[Row]) -> Chart:
 
 
 def _trade_offs(rows: Sequence[Row], view: str) -> tuple[Series, ...]:
-    """One line per method over noise strengths: whole-run personal AUC of the strongest attack
-    against test NDCG@10, without runs that clip, withhold items or change the participation."""
+    """Chart lines, one per method with a point per noise strength: x is the personal AUC of the
+    strongest attack on a whole run, y is test NDCG@10. Runs that clip uploads, withhold items or
+    change the participation are left out."""
     points: dict[str, list[tuple[float, float, str]]] = {}
     for row in in_table_order(rows):
         ldp = row["ldp"] or {}

@@ -1,14 +1,14 @@
-"""An honest-but-curious server: it follows the protocol and keeps what it receives.
+"""An honest-but-curious server: it follows the protocol but analyses what it receives.
 
 It sees uploads after the devices' privacy mechanism and before aggregation. It attacks them in two
 ways at once: one by one, and only their sum over a round's cohort, as under secure aggregation. It
-keeps the scores of a client's latest upload ("one round") and running totals over all of them
+stores attack scores from a client's latest upload ("one round") and totals over all its uploads
 ("whole run"), because repeated participation averages noise out.
 
 A round's sum says the same about every client in it, but the server knows who took part when. It
-compares the mean of the sums with a client with the mean of those without (for a client that was
-never absent, it takes the plain mean). It may also know that a client has a rare item, whose row of
-the sum comes from only the few clients who have it.
+subtracts the mean of the rounds without a client from the mean of the rounds with that client (or
+takes the mean of all rounds if the client took part in all). It may also know that a client has a
+rare item. That item's row of the sum comes only from the few clients who have it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ SPANS = ("one round", "whole run")
 class CuriousServer:
     """Attacks the uploads of a federation while it trains, and passes them on unchanged.
 
-    ``plan`` is the federation that it watches, ``targets`` are the attacked users, ``rare`` are
-    items of few clients who are known to have them. ``device`` transforms uploads before they
-    arrive, with noise of strength ``noise``.
+    ``plan`` is the attacked federation, ``targets`` are the attacked users, ``rare`` are items that
+    few clients have, and the server knows which. ``device`` transforms uploads before they arrive,
+    with noise of strength ``noise``.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class CuriousServer:
         self._download: Any = None
 
     def begin_round(self, download: Any, round: int) -> None:
-        """Remember the round's download, and train the shadow clients on it."""
+        """Store the model that clients download this round, and train the shadow clients on it."""
         self._download, self._total = download, None
         self._classifier = self._shadows.learn(download, round)
         self._side = 1.0 if self._classifier is None else self._classifier.side
@@ -102,7 +102,7 @@ class CuriousServer:
         return sent
 
     def end_round(self, round: int) -> None:
-        """Attack the sum over the round's cohort, which is all that secure aggregation shows."""
+        """Attack the sum of the round's uploads, which is all that secure aggregation shows."""
         if self._total is None or self._total.weight == 0:
             return
         mean = (self._total.rows / self._total.weight).astype(np.float32)[None]
@@ -122,7 +122,8 @@ class CuriousServer:
                 self.owners[at] += owner_scores(self._total.rows[item], table)
 
     def findings(self, secure: bool) -> dict[tuple[str, str], Float64]:
-        """Scores (targets × items) by attack and span, of single uploads or (secure) of sums."""
+        """Item scores (attacked users × items) by (attack, span of rounds), from individual uploads
+        or, if ``secure``, from sums of uploads."""
         latest = self._latest_of_sum if secure else self._latest
         found = {(name, SPANS[0]): scores for name, scores in latest.items()}
         sign = 1.0 if self._sides >= 0 else -1.0
@@ -170,8 +171,8 @@ class CuriousServer:
         self._upload_counts[targets] += 1
 
     def _network_inversion(self, dense: Float32) -> Float64 | None:
-        """Attack (e) on dense parts: increase of each item's score, for the initial user vector,
-        when the upload is added to the shared network. None without a shared network."""
+        """Attack (e) on a shared scoring network: how much each item's prediction, for the initial
+        user vector, rises when the upload is added. None if the method shares no network."""
         fresh = self._fresh.take(np.zeros(len(dense), np.int64))
         before, after = (
             self._method.score_dense(self._download, fresh, change)
@@ -180,11 +181,11 @@ class CuriousServer:
         return None if before is None or after is None else (after - before).astype(np.float64)
 
     def _presence_scores(self, width: int) -> Float64:
-        """Scores (targets × items) of attack (c) along the main direction of sums of this width.
+        """Item scores (users × items) of attack (c) on summed uploads whose rows have this width.
 
-        The direction changes little between rounds, but its sign is arbitrary: each is given the
-        sign of the one before, and all together the sign that most rounds had for positives.
-        """
+        An item's change in a round is its coordinate along the sum's main direction. The direction
+        changes little between rounds, but its sign is arbitrary. Signs are aligned from round to
+        round; their common sign is the one that most rounds had before."""
         rounds, vectors, moves = map(np.array, zip(*self._moves[width], strict=True))
         same_side = np.einsum("td,td->t", vectors[1:], vectors[:-1]) >= 0
         signs = np.cumprod([1.0, *np.where(same_side, 1.0, -1.0)])
@@ -198,14 +199,14 @@ class CuriousServer:
 
 
 def _combine(parts: Iterable[Float64]) -> Float64:
-    """Sum scores from rows of several widths, each divided by its standard deviation."""
+    """Sum arrays of item scores, each user's scores divided by their standard deviation."""
     scaled = [part / (part.std(axis=1, keepdims=True) + 1e-30) for part in parts]
     return np.asarray(sum(scaled), np.float64)
 
 
 def _contrasts(targets: Int64, cohorts: Sequence[Int64]) -> Float64:
-    """Weights (rounds × targets) that give the mean of rounds with a client minus the mean of
-    rounds without it: 1 / (rounds with the client), or -1 / (rounds without)."""
+    """Weights (rounds × attacked users). A sum over rounds with these weights is the mean over
+    rounds in which the user took part minus the mean over rounds in which the user did not."""
     there = np.array([np.isin(targets, cohort) for cohort in cohorts])
     with_it, without = there.sum(0), (~there).sum(0)
     share = np.where(there, 1 / np.maximum(with_it, 1), -1 / np.maximum(without, 1))

@@ -1,9 +1,9 @@
 """The skew audit: measure the user-embedding skew of the PFedCLR paper while a method trains.
 
-After round t a client has p^(t) and its own items Q_u^(t). The server then makes Q_g^(t), which
-replaces them. Skew is the difference between the gradients of p on the two item tables, both taken
-on the samples D_u of round t. It is compared with the paper's formulas
-(:mod:`unskew.audit.skew_formulas`). Results are a JSON row, a table, and sentences.
+After a round a client has a user vector and an item table that it trained. The server aggregates
+the tables of all clients, and the result replaces the client's table. Skew is a difference of two
+gradients of the loss in the user vector, on the training samples of the round: with the aggregated
+table minus with the client's. See :mod:`unskew.audit.skew_formulas` for the paper's formulas.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unskew.types import Cohort, Float64, Interactions, Method, UnskewError
 
 
 class Variant(NamedTuple):
-    """A method whose skew can be measured."""
+    """A method with settings, whose skew can be measured."""
 
     method: str
     settings: dict[str, Any]
@@ -42,11 +42,11 @@ VARIANTS = {
     "clr": Variant("pfedclr", {}),
     "fedrefit": Variant("fedrefit", {}, solved=True),
 }
-"""Methods by name: the paper's backbone FedMF, its ablations, PFedCLR, and FedRefit."""
+"""Methods by name: FedMF, the paper's ablations with a full matrix, PFedCLR, and FedRefit."""
 
 
 class SkewSpec(NamedTuple):
-    """A skew measurement: a variant with its settings, on a data source under a protocol."""
+    """Specification of a skew measurement: method variant, settings, data and protocol."""
 
     variant: str
     data: str = "demo"
@@ -59,7 +59,7 @@ class SkewSpec(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command line that makes this measurement."""
+        """The ``unskew audit skew`` command line that makes this measurement."""
         given = {"methods": self.variant} | self._asdict()
         words = ["methods", "data", "protocol", "rounds", "clients", "seed"]
         options = [part for word in words for part in (f"--{word}", str(given[word]))]
@@ -70,8 +70,8 @@ class SkewSpec(NamedTuple):
 def trained_clients(
     method: Method, before: Any, after: Any, private: Any, cohort: Cohort
 ) -> Iterator[Client]:
-    """Yield a ``Client`` per user, for methods that train p by gradient steps: FedMF, FedMF with
-    AF, and PFedCLR with a full (CF) or low-rank (CLR) buffer."""
+    """Yield each user's data for the skew formulas, for methods that train user vectors by gradient
+    steps: FedMF, FedMF with adapted items (AF), and PFedCLR with a full or low-rank buffer."""
     c, samples = method.config, draw_samples(cohort, method.config.negatives)
     touched = samples.touched
     local = overlay(before.Q[touched.items], touched, private.Q).astype(np.float64)
@@ -93,8 +93,8 @@ def trained_clients(
 def solved_clients(
     method: Method, before: Any, after: Any, private: Any, cohort: Cohort
 ) -> Iterator[Client]:
-    """Yield a ``Client`` per user for FedRefit, whose loss is |x_u - U p|^2 over all items and
-    whose p is solved for again when a new U arrives."""
+    """Yield each user's data for the skew formulas, for FedRefit. Its user vector is the
+    least-squares solution for the item table, computed again when a new table arrives."""
     d = before.U.shape[1]
     again = method.fold_in(after, private, cohort).p.astype(np.float64)
     local, shared = before.U.astype(np.float64), after.U.astype(np.float64)
@@ -118,10 +118,8 @@ def audit_skew(
     on_round: Callable[[str, Row], None] | None = None,
     on_client: Callable[[Row], None] | None = None,
 ) -> Row:
-    """Train a variant and measure the skew of some clients in all their rounds.
-
-    Returns a JSON row: results over all clients and rounds, and round by round.
-    """
+    """Train a method and measure the skew of some clients in every round they take part in. Returns
+    JSON: medians over all clients and rounds, and round by round."""
     name = spec.variant
     if name not in VARIANTS:
         raise UnskewError(f'There is no skew to measure of "{name}"; give {", ".join(VARIANTS)}.')
@@ -194,13 +192,13 @@ def audit_skew(
 
 
 def _figures(rows: Sequence[Row]) -> pl.DataFrame:
-    """A data frame of the measured values, one row per client and round."""
+    """Data frame of the measured skew values, one row per client and round."""
     table = pl.DataFrame(rows, infer_schema_length=None)
     return table.select(pl.exclude("round", "user", "variant").cast(pl.Float64))
 
 
 def _correlation(pairs: Sequence[tuple[Float64, Float64]]) -> float:
-    """Pearson's correlation of true and first-order skew in a round; 0 if one is constant."""
+    """Pearson correlation of true skew and first-order approximation; 0 if one is constant."""
     true, formula = (np.concatenate(side) for side in zip(*pairs, strict=True))
     if true.std() == 0 or formula.std() == 0:
         return 0.0
@@ -219,11 +217,11 @@ _COLUMNS = (
     "skew left",
     "off optimum",
 )
-"""Heads of the columns of :func:`skew_table`; a comma separates two figures of one cell."""
+"""Column heads of :func:`skew_table`; a comma or colon separates two numbers of one cell."""
 
 
 def skew_table(rows: Sequence[Row]) -> Table:
-    """A table of medians over all rounds and clients, a row per variant."""
+    """A table of skew measures: medians over all rounds and clients, a row per method variant."""
     return Table.of(_COLUMNS, [_cells(row) for row in rows])
 
 
@@ -244,7 +242,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def findings(row: Row) -> Iterator[str]:
-    """Sentences about a row, mainly on lemmas whose assumptions do not hold."""
+    """Sentences on a result of ``audit_skew``, mainly on lemmas whose assumptions do not hold."""
     m, lemma = row["median"], row["lemma"]
     if row["variant"] == "fedrefit":
         yield (

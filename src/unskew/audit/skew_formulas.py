@@ -1,15 +1,14 @@
-"""Formulas for the user-embedding skew of the PFedCLR paper, and their figures for one client.
+"""Formulas for the user-embedding skew of the PFedCLR paper, and their values for one client.
 
 Chen et al., "Beyond Personalization: Federated Recommendation with Calibration via Low-rank
 Decomposition", 2025, Lemmas 3.1 to 3.3 and 4.1 (proofs in its Appendix B); equation numbers count
-the equations of its text. With q_i^(u) a client's own items, q_i^(g) the aggregated ones that
-replace them, delta_i = q_i^(g) - q_i^(u), and
+the equations of its text. For client u and item i, p is the user vector, q_i^(u) the item vector
+that the client trained, q_i^(g) the aggregated one that replaces it, delta_i = q_i^(g) - q_i^(u),
+r_ui the label, s the link function (logistic, or the identity for least squares), s' its slope, and
 
     L1 = s(p.q_i^(u)) - r_ui,    L2 = s'(p.q_i^(u)),
 
-the paper's s is the logistic function. For a vector that is solved for by least squares s is the
-identity, and every formula below holds with it as well. Where D_u has several samples of an item,
-L1 and L2 are their sums.
+summed over the client's samples of the item. eta is the learning rate.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Row = dict[str, Any]
 
 
 class Feedback(NamedTuple):
-    """D_u by item: the number of samples, the sum of their labels r_ui, and the function s."""
+    """A client's samples: their number and sum of labels per item, and the link function."""
 
     samples: Float64
     label: Float64
@@ -34,11 +33,9 @@ class Feedback(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """C1 and C2 of Lemma 3.3: the largest |s - r| and s' seen.
-
-    ``printed`` is C1 as in the paper, without the absolute value. For positives it is negative, so
-    it bounds nothing.
-    """
+    """Constants C1 and C2 of Lemma 3.3: the largest |prediction - label| and the largest slope of
+    the link function. ``printed`` is C1 as the paper prints it, without the absolute value. It is
+    negative for positives, so it bounds nothing."""
 
     c1: float
     c2: float
@@ -46,19 +43,20 @@ class Bounds(NamedTuple):
 
 
 class BoundTerms(NamedTuple):
-    """The terms of Lemma 3.3's bound in one round of a client, per item."""
+    """Terms per item of Lemma 3.3's bound on the accumulated skew, for one client and round."""
 
     items: Int32
     samples: Float64
     delta: Float64
-    """|delta_i|"""
+    """Distance between local and aggregated item vector, |delta_i|."""
     turn: Float64
     """|p.delta_i| |q_i^(u)|"""
     bounds: Bounds
 
 
 class History:
-    """A client's rounds; sums of -eta times its true, first-order and remaining skew (Eq. 20)."""
+    """A client's bound terms by round, and its accumulated skew: sums over rounds of the true,
+    first-order and remaining skew times the negative learning rate (Eq. 20)."""
 
     def __init__(self, dim: int) -> None:
         self.rounds: list[BoundTerms] = []
@@ -66,19 +64,19 @@ class History:
 
 
 def slopes(p: Float64, Q: Float64, feedback: Feedback) -> tuple[Float64, Float64]:
-    """L1 and L2 of each item, as defined at the top of this module."""
+    """Per item, sums over samples of prediction minus label (L1) and of the link's slope (L2)."""
     value, slope = _link(Q @ p, feedback.link)
     return feedback.samples * value - feedback.label, feedback.samples * slope
 
 
 def gradient(p: Float64, Q: Float64, feedback: Feedback) -> Float64:
-    """sum_i L1 q_i, the gradient of the client's loss in its vector (Lemma 3.1, Eq. 3)."""
+    """Gradient of the client's loss with respect to its user vector (Lemma 3.1, Eq. 3)."""
     L1, _ = slopes(p, Q, feedback)
     return L1 @ Q
 
 
 def pull(p: Float64, Q: Float64, feedback: Feedback) -> float:
-    """sum_i |L1 q_i|, an upper bound on the gradient's norm; skews are divided by it."""
+    """Sum over items of the norms of their gradients, the unit in which skews are reported."""
     L1, _ = slopes(p, Q, feedback)
     return float(np.abs(L1) @ np.linalg.norm(Q, axis=1))
 
@@ -86,8 +84,8 @@ def pull(p: Float64, Q: Float64, feedback: Feedback) -> float:
 def first_order_skew(
     p: Float64, Q_u: Float64, Q_g: Float64, feedback: Feedback
 ) -> tuple[Float64, Float64]:
-    """Scaling sum_i L2 (p.delta_i) q_i^(u) and shift sum_i L1 delta_i; their sum approximates the
-    gradient on global items minus that on local items (Lemma 3.2, Eq. 4)."""
+    """The terms "scaling" and "shift" of Lemma 3.2 (Eq. 4). Their sum is the first-order skew: it
+    approximates the gradient on aggregated items minus that on local items."""
     L1, L2 = slopes(p, Q_u, feedback)
     delta = Q_g - Q_u
     return (L2 * (delta @ p)) @ Q_u, L1 @ delta
@@ -96,11 +94,9 @@ def first_order_skew(
 def calibration(
     p: Float64, Q_u: Float64, feedback: Feedback, rate: float
 ) -> tuple[Float64, Float64]:
-    """Scaling -sum_i eta L1 L2 (p.p) q_i^(u) and shift -sum_i eta L1^2 p (Lemma 4.1, Eq. 7).
-
-    Their sum is the first-order change of the gradient after one step of a buffer from W = 0. It
-    contains no delta, so it does not depend on the direction of the skew.
-    """
+    """The terms "scaling" and "shift" of Lemma 4.1 (Eq. 7). Their sum is the first-order change of
+    the gradient by one training step of the item buffer from zero. It does not contain aggregated
+    items, so it does not depend on the direction of the skew."""
     L1, L2 = slopes(p, Q_u, feedback)
     return -rate * float(p @ p) * ((L1 * L2) @ Q_u), -rate * float(L1 @ L1) * p
 
@@ -108,7 +104,7 @@ def calibration(
 def bound_terms(
     items: Int32, p: Float64, Q_u: Float64, Q_g: Float64, feedback: Feedback
 ) -> BoundTerms:
-    """The terms of Lemma 3.3's bound in one round, with labels 0 or 1."""
+    """Compute the terms of Lemma 3.3's bound for one client and round; labels are 0 or 1."""
     delta = Q_g - Q_u
     turn = np.abs(delta @ p) * np.linalg.norm(Q_u, axis=1)
     value, slope = _link(Q_u @ p, feedback.link)
@@ -119,8 +115,8 @@ def bound_terms(
 
 
 def growth(before: BoundTerms, after: BoundTerms) -> Float64:
-    """|delta^(t+1)| / |delta^(t)| of each item present in both rounds with delta^(t) not zero;
-    Lemma 3.3's gamma is the largest."""
+    """Growth of each item's distance between local and aggregated vector: after / before, for items
+    in both rounds with a distance above 0. Lemma 3.3's gamma is the largest."""
     _, first, second = np.intersect1d(before.items, after.items, True, True)
     old, new = before.delta[first], after.delta[second]
     return new[old > 0] / old[old > 0]
@@ -133,9 +129,10 @@ def accumulated_bound(
 
         sum_i eta (C1 |delta_i| + C2 |p.delta_i| |q_i|) / (1 - gamma)                     (Eq. 5)
 
-    It is infinite unless gamma < 1. With ``rounds`` T, use the proof's last but one step, which
-    has (1 - gamma^T) in place of 1 (Eq. 22) and is finite for every gamma.
-    """
+    where eta is the learning rate ``rate``, C1 and C2 are ``bounds``, p is the user vector, q_i the
+    item vector, delta_i its change by aggregation, and gamma the growth of |delta_i| per round. The
+    bound is infinite unless gamma < 1. With ``rounds`` T, the numerator has the factor
+    (1 - gamma^T) (Eq. 22), and the bound is finite for every gamma."""
     start = rate * float(first.samples @ (bounds.c1 * first.delta + bounds.c2 * first.turn))
     if rounds is None:
         return start / (1 - gamma) if gamma < 1 else float("inf")
@@ -144,8 +141,8 @@ def accumulated_bound(
 
 
 def measure_bounds(histories: Sequence[History], rate: float) -> dict[str, Any] | None:
-    """Compare Lemma 3.3 with the measured skew, as JSON: its gamma, constants and bounds. None if
-    no client has two rounds."""
+    """Compare the bounds of Lemma 3.3 with the measured skew of clients with two rounds or more, as
+    JSON; None if there is no such client."""
     several = [history for history in histories if len(history.rounds) > 1]
     if not several:
         return None
@@ -186,7 +183,7 @@ def measure_bounds(histories: Sequence[History], rate: float) -> dict[str, Any] 
 
 
 def norm(vector: Float64) -> float:
-    """Euclidean length."""
+    """Euclidean norm of a vector."""
     return float(np.linalg.norm(vector))
 
 
@@ -197,14 +194,14 @@ def cosine(a: Float64, b: Float64) -> float:
 
 
 def norm_ratio(part: Float64, whole: Float64) -> float:
-    """|part| / |whole|, and 0 if both are zero."""
+    """Ratio of the norms of two vectors, |part| / |whole|; 0 if both are zero."""
     if norm(whole) == 0:
         return 0.0 if norm(part) == 0 else float("inf")
     return norm(part) / norm(whole)
 
 
 def _link(x: Float64, link: str) -> tuple[Float64, Float64]:
-    """Values and slopes of the function s at ``x``."""
+    """Values and slopes at ``x`` of the link function, logistic or identity."""
     if link == "identity":
         return x, np.ones_like(x)
     value: Float64 = 0.5 * (1 + np.tanh(x / 2))  # the logistic function, without overflow
@@ -212,7 +209,7 @@ def _link(x: Float64, link: str) -> tuple[Float64, Float64]:
 
 
 class Client(NamedTuple):
-    """Data to measure one client's skew after a round: vector, item tables, samples (float64)."""
+    """Data for one client's skew after a round: user vector, item tables, samples (float64)."""
 
     user: int
     items: Int32
@@ -233,7 +230,8 @@ class Client(NamedTuple):
 
 
 def measure(client: Client, round: int, history: History) -> tuple[Row, tuple[Float64, Float64]]:
-    """Measure one round of a client; returns its values, and its true and first-order skew."""
+    """Measure a client's skew in one round and add it to ``history``. Returns the measures as JSON,
+    and two vectors: the true skew and the first-order skew."""
     p, local, shared, feedback = client.p, client.local, client.shared, client.feedback
     at_shared = gradient(p, shared, feedback)
     true = at_shared - gradient(p, local, feedback)

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. User errors give one sentence and a non-zero exit code."""
+"""The command line. An error of the user prints one sentence and sets a non-zero exit code."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ctypes
 import sys
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
+"""Numbers of two options of the GNU C library's ``mallopt``."""
 LARGE_BLOCK_BYTES = 4 * 2**20
-"""Minimum bytes of a block that is returned to the system as soon as it is freed. By default the C
-library raises this limit to the largest block it has freed, and large short-lived blocks then lie
-among small long-lived ones."""
+"""Memory blocks of at least this size go back to the system as soon as they are freed. By default
+the C library raises this limit to the largest block freed so far, which fragments the heap."""
 
 
 def share_one_heap() -> None:

@@ -128,8 +128,7 @@ def _method_name(target: str | None, method: str | None) -> str:
 def _find_row(
     rows: Path | None, command: str, audit: Callable[[], dict[str, Any]], again: bool = False
 ) -> dict[str, Any]:
-    """Return the saved row of ``command``; if none, or ``again``, run the audit and append its
-    row."""
+    """The saved result of ``command``; if none, or ``again``, run the audit and save its result."""
     for row in [] if rows is None or again else read_rows(rows):
         if row["command"] == command:
             return row

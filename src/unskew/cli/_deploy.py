@@ -45,8 +45,9 @@ StateData = Annotated[Path | None, Option("--data", help="Its data folder, if it
 MAX_RELATIVE_DIFFERENCE = 1e-4
 """Maximum relative difference allowed between the server models of Flower and the simulator."""
 _METHODS = ("pfedclr", "fedrefit")
+"""Methods that the demo trains on Flower and in the simulator."""
 _MARKER = "flower-demo.txt"
-"""File that marks a folder as the demo's own."""
+"""Name of a file that marks a folder as written by the demo."""
 _OUTPUTS = ("keys", "flwr", "superlink.*", "node-?.log", *(f"{name}-*-users" for name in _METHODS))
 """Patterns of the files that the demo writes, and deletes when it is run again."""
 
@@ -185,7 +186,7 @@ def _compare(
     seed: int,
     console: Console,
 ) -> dict[str, Any]:
-    """Run the rounds on Flower and in the simulator, and compare the models."""
+    """Train a method on Flower and in the simulator; returns how much the server models differ."""
     from unskew.deploy.server import read_model
     from unskew.deploy.task import write_app
 
@@ -222,7 +223,7 @@ def _compare(
 
 
 def _watch(network: Loopback, run_id: str, server: Path, title: str, console: Console) -> None:
-    """Print a line for every round, until the run ends."""
+    """Print a line for every round of a Flower run, until the run ends."""
     from unskew.deploy.server import read_rows
 
     printed = 0
@@ -246,7 +247,7 @@ def _watch(network: Loopback, run_id: str, server: Path, title: str, console: Co
 
 @contextmanager
 def _best_device(state: Path, data: Path | None) -> Iterator[Device]:
-    """Open the device of a state folder with the model of its best round; locks the folder."""
+    """Lock a device's state folder and open the device with the model of its best round."""
     if not state.is_dir():  # the lock would create it
         raise UnskewError(f"There is no state folder {state}; a node's node-config names its own.")
     with node_data.lock_folder(state):

@@ -52,7 +52,7 @@ LdpLeastUsers = Annotated[
     Option(help="Send no rows of items that fewer users than this have.", min=1),
 ]
 MAX_SEEDS_IN_RANGE = 10_000
-"""Maximum number of seeds in a range of --seeds; a longer one is taken for a typing error."""
+"""Maximum number of seeds in a range such as 0-4 of --seeds; a longer range is an error."""
 
 
 def _print_version(asked: bool) -> None:
@@ -72,11 +72,10 @@ def before_any_command(version: Version = False) -> None:
 
 
 def run_spec(context: Context, **replaced: Any) -> RunSpec:
-    """The run specification that the options of the called command describe.
+    """Build the run specification from the options of the called command.
 
     Options that the command does not have, or that were not given, keep the defaults of
-    ``RunSpec``. ``replaced`` are values for some options, by their parameters' names.
-    """
+    ``RunSpec``. ``replaced`` overrides options, by the names of the command's parameters."""
     options = {**context.params, **replaced}
     options = {key: value for key, value in options.items() if value not in (None, (), {})}
     values = read_toml(Path(options["config"])) if "config" in options else {}
@@ -98,7 +97,7 @@ def run_spec(context: Context, **replaced: Any) -> RunSpec:
 
 
 def ldp_options(context: Context) -> dict[str, Any]:
-    """The local-privacy options that were given, named as the fields of ``LocalPrivacy``."""
+    """The ``--ldp-...`` options that were given, named as the fields of ``LocalPrivacy``."""
     given = {key: value for key, value in context.params.items() if value is not None}
     return {key[4:]: value for key, value in given.items() if key.startswith("ldp_")}
 

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from unskew.runs import RunSpec, Summary
     from unskew.types import Interactions
 
-# Titles, labels and paths are printed as they are: "[/x]" and ":cat:" mean nothing in them.
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+"""Options of rich's console that print text as it is, also ``[/x]`` and ``:cat:``."""
 stdout = Console(soft_wrap=not sys.stdout.isatty(), **_PLAIN)
 stderr = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), **_PLAIN)
 COLUMN_GAP = 2
 """Spaces between the columns of a table."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
+"""Characters that draw a curve, from its lowest value to its highest."""
 MAX_CURVE_BLOCKS = 20
 """Maximum characters of the validation curve on a progress line."""
 LINES_PER_SEED = 10
@@ -43,7 +44,7 @@ LINES_PER_SEED = 10
 MAX_QUIET_SECONDS = 20.0
 """Maximum seconds between two progress lines when output is not a terminal."""
 NARROW_COLUMNS = 90
-"""Terminal width in characters below which the progress line is shorter."""
+"""Terminal width in characters below which a shorter progress line is shown."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -64,7 +65,7 @@ def _finite(value: Any) -> Any:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
 ) -> None:
-    """Print a table, or a list of cells if the terminal is too narrow for whole words."""
+    """Print a table; on a terminal too narrow for it, print one line per cell instead."""
     cells = list(zip(columns, *rows, strict=True))
     longest_word = [max(map(cell_len, " ".join(texts).split()), default=0) for texts in cells]
     room = stdout.width - COLUMN_GAP * (len(columns) - 1)
@@ -102,7 +103,7 @@ def print_recommendations(found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def mean_std(summary: Summary) -> str:
-    """Format as 0.4846 ± 0.0031; a single seed has no deviation."""
+    """Format mean and standard deviation as 0.4846 ± 0.0031; with one seed, only the mean."""
     text = f"{summary.mean:.4f}"
     return f"{text} ± {summary.std:.4f}" if len(summary.values) > 1 else text
 
@@ -170,7 +171,7 @@ class RoundProgress(_ProgressLine):
 
 
 def _draw_curve(values: list[float]) -> str:
-    """Draw a curve as block characters, one for every n-th value up to the last."""
+    """Draw a curve as block characters, thinned out to at most ``MAX_CURVE_BLOCKS`` values."""
     values = values[:: -(1 + len(values) // MAX_CURVE_BLOCKS)][::-1]
     low, high = min(values), max(values)
     scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0
@@ -212,7 +213,7 @@ class DownloadProgress(_ProgressLine):
 
 
 def load_data(spec: RunSpec, data_dir: Path | None) -> Interactions:
-    """Load the interactions of a run; shows download progress and prints the reader's notes."""
+    """Load the interactions of a run; shows download progress and notes on dropped rows."""
     with DownloadProgress(spec.data) as progress:
         interactions = spec.load(data_dir, progress)
     for note in interactions.notes:

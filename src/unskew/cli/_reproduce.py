@@ -23,6 +23,7 @@ from unskew.runs import RunSpec
 from unskew.types import UnskewError
 
 NAMES = (*EXHIBITS, "all")
+"""Names that ``unskew reproduce`` accepts: one of the tables and figures, or all of them."""
 
 
 def reproduce(
@@ -97,7 +98,7 @@ def reproduce(
 
 
 def _check_names(plan: Plan) -> None:
-    """Report a wrong name before anything runs, not once per run."""
+    """Raise an error for an unknown method, data set or protocol before anything runs."""
     method_checksum(*(plan.methods or ()))
     for source in plan.data or ():
         check_source(source)

@@ -1,4 +1,4 @@
-"""unskew compare, recommend, methods, report."""
+"""The commands ``unskew compare``, ``recommend``, ``methods`` and ``report``."""
 
 from __future__ import annotations
 
@@ -153,23 +153,23 @@ def report(
 def write_report(
     folders: Sequence[Path], out: Path, client: str | None = None, closely: bool = True
 ) -> None:
-    """Write the HTML report on runs; ``closely`` adds one client's history and recommendations."""
+    """Write the HTML report on runs; ``closely`` adds one user's history and recommendations."""
     runs = [FinishedRun(read_result(folder), _curves(folder)) for folder in folders]
     extras = Extras(published_figures(runs), _client(folders, runs, client) if closely else None)
     write_text(out, render(runs, extras=extras))
 
 
 def _curves(folder: Path) -> list[list[float]]:
-    """Validation NDCG@10 after every round, per seed."""
+    """Validation NDCG@10 after every round of a run: one list per seed."""
     return [[row["validation"]["ndcg@10"] for row in rows] for rows in read_rounds(folder).values()]
 
 
 def _client(
     folders: Sequence[Path], runs: Sequence[FinishedRun], wanted: str | None
 ) -> Client | None:
-    """The report's client: user ``wanted``, or one with the median number of training items, as
-    seen by every run on the same data set that knows it. None if no run has a saved model."""
-    # Protocols differ in what is held out: the page's history is the honest one's.
+    """History and recommendations of one user for the report, from all runs on the same data set:
+    user ``wanted``, or one with a median number of training items. None without a saved model."""
+    # Protocols hold out different items; the history shown is that of a leak-free run, if any.
     order = sorted(range(len(runs)), key=lambda at: runs[at].result.protocol == "paper")
     views: dict[int, ClientView] = {}
     name, data = wanted, ""

@@ -1,4 +1,4 @@
-"""unskew run, resume, demo."""
+"""The commands ``unskew run``, ``resume`` and ``demo``."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ DEMO_RUNS = (
     ("fedrefit", "leak-free"),
     ("popularity", "leak-free"),
 )
-"""(method, protocol) of the demo's runs: PFedCLR with and without the leak, and FedMF, FedRefit and
-popularity without it."""
+"""Method and evaluation protocol of each run of the demo; only ``paper`` leaks held-out items."""
 _METHODS_WITH_OWN_ROUNDS = ("fedrefit", "popularity")
-"""Methods for which the demo's ``--rounds`` is not used."""
+"""Methods that keep their default number of rounds in the demo, whatever ``--rounds`` says."""
 
 
 def run(
@@ -96,7 +95,7 @@ def run_with_progress(
     *,
     resume: bool = False,
 ) -> Run:
-    """Run a specification; shows progress, prints how to resume, and warns if training diverged."""
+    """Train as ``spec`` says; shows progress, how to resume, and a warning if training diverged."""
     set_threads(threads)
     interactions = load_data(spec, data_dir)
     label = f"{spec.method} on {Path(spec.data).name}, {spec.protocol}"
@@ -138,7 +137,7 @@ def _show(finished: Run, json: bool) -> None:
 
 
 def print_figures(results: list[Result]) -> None:
-    """Print a run's metrics: best validation round, last round, and among sampled candidates."""
+    """Print metrics of runs after the best and the last round, and with 99 sampled candidates."""
     rows = []
     for result in results:
         best = f"best round {','.join(map(str, sorted(set(result.best_rounds))))}"
@@ -161,7 +160,7 @@ def print_figures(results: list[Result]) -> None:
 
 
 def print_privacy(account: Mapping[str, Any]) -> None:
-    """Print the privacy account: the mechanism, the paper's epsilon, the guarantee."""
+    """Print a run's privacy: noise, epsilon by the paper's formula, and the actual guarantee."""
     clip = account["clip"]
     bound = "" if clip is None else f", uploads clipped to {account['norm']} norm {clip:g}"
     stdout.print(f"Noise on every upload: {account['kind']}, scale {account['noise']:.4g}{bound}.")
@@ -186,7 +185,7 @@ def print_privacy(account: Mapping[str, Any]) -> None:
 
 
 def _fresh_folder(spec: RunSpec) -> Path:
-    """A folder below ``runs`` that does not exist yet, named by the run and the time."""
+    """A folder below ``runs`` that does not exist yet, named after data, method and time."""
     name = f"{Path(spec.data).stem}-{spec.method}-{spec.protocol}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
     return next(folder for folder in map(Path("runs").joinpath, names) if not folder.exists())

@@ -121,14 +121,14 @@ def _progress_line(trial: Trial, every: list[Trial]) -> str:
 
 
 def _save(folder: Path, search: Search, every: list[Trial]) -> None:
-    """Write the best settings and the chart so far, so that a stopped search leaves them too."""
+    """Write the best settings and the chart so far, so that a stopped search has them too."""
     if any(trial.value is not None for trial in every):
         write_text(folder / "best.toml", config_text(search, best_trial(every)))
         write_text(folder / "search.svg", draw_svg(search_chart(search, every)))
 
 
 def search_chart(search: Search, trials: Sequence[Trial]) -> Chart:
-    """A chart of the search: value by trial with the best so far, and value by each setting."""
+    """Chart of validation NDCG@10 by trial, with the best so far, and by each searched setting."""
     done = [trial for trial in trials if trial.value is not None]
     spec, best, values = search.spec, best_trial(done), [trial.value or 0.0 for trial in done]
 

@@ -46,13 +46,13 @@ __all__ = [
 ]
 
 _MIN_USER_ROWS = 3
-"""Fewest rows of a user in a user's own file: one each for training, validation and testing."""
+"""Default minimum of rows per user in a file: one each for training, validation and testing."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Counts of the rows that take part: ratings above zero, users with enough rows. A repeated
-    (user, item) pair counts as often as it is in the file, as in published tables."""
+    """Counts of a data set, leaving out ratings of zero or less and users with too few rows. A
+    repeated (user, item) pair counts as often as it is in the file, as in published tables."""
 
     name: str
     n_users: int
@@ -91,12 +91,12 @@ def load(
     A name is looked up below ``data_dir`` (or ``$UNSKEW_DATA``), then in the cache, then downloaded
     from its publisher. A path may be CSV, TSV or other delimited text, gzip of these, Parquet or
     RecBole's ``.inter``. ``columns`` says which column is the ``user``, ``item``, ``rating`` and
-    ``timestamp`` where their names are unusual (None leaves one out on purpose).
+    ``timestamp`` where their names are unusual (None: the file's column is not used).
 
     Any problem in the file is an `UnskewError` that names the line, unless
     ``skip_bad_rows`` drops such rows and counts them in ``Interactions.notes``. ``min_user_rows``
-    replaces the data set's own minimum of rows per user. For a file without it, a user with fewer
-    than three rows is an error, because nothing could be held out for it.
+    replaces the data set's own minimum of rows per user. If it is not given for a file, a user with
+    fewer than three rows is an error: validation and testing need one row each, training another.
     """
     if min_user_rows is not None and min_user_rows < 1:
         raise UnskewError(f"min_user_rows is {min_user_rows}; it must be at least 1")
@@ -122,7 +122,7 @@ def load(
 
 
 def info(interactions: Interactions) -> Statistics:
-    """Count the rows, users and items that take part."""
+    """Count users, items and rows, leaving out ratings <= 0 and users with too few rows."""
     users, items, n_read = interactions.users, interactions.items, len(interactions.user_ids)
     keep: Bool = np.ones(len(users), np.bool_)
     if interactions.ratings is not None:
@@ -156,7 +156,7 @@ def info(interactions: Interactions) -> Statistics:
 
 
 def check_source(given: str | os.PathLike[str]) -> None:
-    """Raise an error unless ``given`` is a data set known by name or a file; nothing is read."""
+    """Raise an error unless ``given`` names a known data set or an existing file; reads nothing."""
     path = Path(os.path.expanduser(given))
     if (isinstance(given, str) and find_source(given)) or os.path.exists(path):
         return
@@ -172,7 +172,7 @@ def check_source(given: str | os.PathLike[str]) -> None:
 def _find_ratings(
     source: Source, data_dir: str | os.PathLike[str] | None, progress: Progress | None
 ) -> Path:
-    """The ratings file: in the user's own folder, in the cache, or downloaded into the cache."""
+    """Path of the ratings file in the user's data folder or in the cache; downloaded if missing."""
     own, cache = data_folder(data_dir, source.name), cache_folder(source.name)
     path = ratings_file(own, source) if own is not None else None
     if path is not None:
@@ -185,7 +185,7 @@ def _find_ratings(
 
 
 def _date_range(interactions: Interactions, keep: Bool) -> tuple[str | None, str | None]:
-    """ISO dates of the first and last row in ``keep``; None if timestamps are not real times."""
+    """ISO dates of the earliest and latest row where ``keep`` is true; None without real times."""
     if interactions.clock != "time" or interactions.timestamps is None or not keep.any():
         return None, None
     times = interactions.timestamps[keep]

@@ -16,6 +16,7 @@ from unskew.data._tables import Table
 from unskew.types import Bool, UnskewError
 
 _ROLES = ("user", "item", "rating", "timestamp")
+"""Roles that a column of an interactions table can have."""
 _USUAL_NAMES: Mapping[str, str] = {
     "user": "user userid uid username usr member memberid reviewer reviewerid customer customerid "
     "visitor visitorid session sessionid",
@@ -26,16 +27,16 @@ _USUAL_NAMES: Mapping[str, str] = {
     "timestamp": "timestamp time ts unixtime unixreviewtime datetime date createdat ratedat when",
     "title": "title name movietitle itemtitle itemname artistname",
 }
-"""Column names by role, in lower case without punctuation, most usual first."""
+"""Column names recognised for each role, in lower case without punctuation, most usual first."""
 
 
 def find_columns(
     path: Path, names: Sequence[str], wanted: Mapping[str, str | None] | None
 ) -> dict[str, str]:
-    """The column name of each role.
+    """Map each role (user, item, rating, timestamp) to the name of its column among ``names``.
 
-    ``wanted`` comes first; the other roles are found by their usual names. A role that ``wanted``
-    maps to None or to an empty name is left out on purpose."""
+    ``wanted`` is such a mapping for some roles; None or an empty name there leaves a role out. The
+    columns of other roles are recognised by their names."""
     chosen: dict[str, str] = {}
     for role, column in (wanted or {}).items():
         if role not in _ROLES:
@@ -61,7 +62,7 @@ def find_columns(
 
 
 def find_usual_name(role: str, names: Sequence[str]) -> str | None:
-    """The column with the most usual name for the role."""
+    """The column among ``names`` with the most usual name for a role such as ``user``, or None."""
     plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in reversed(names)}
     return next((plain[usual] for usual in _USUAL_NAMES[role].split() if usual in plain), None)
 
@@ -77,7 +78,7 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """A number with its noun, in the plural unless it is 1."""
+    """Format a count with its noun: ``1 row``, ``2 rows``."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
@@ -109,7 +110,7 @@ class Rules:
 
 
 class Problems:
-    """The bad rows of a table. A row counts under the first problem found in it."""
+    """Collects the bad rows of a table. A row is counted under the first problem found in it."""
 
     def __init__(self, table: Table, rules: Rules) -> None:
         self.table = table
@@ -124,9 +125,8 @@ class Problems:
             self._counts["ragged line"] += 1
 
     def mark(self, rows: Bool, kind: str, describe: pl.Series | str) -> None:
-        """Mark rows as bad; ``describe`` is a sentence, or the column that holds the bad value.
-
-        They are counted in the notes as ``kind``, unless that is empty."""
+        """Mark rows as bad, and count them in the notes as ``kind`` unless that is empty.
+        ``describe`` is the error's text, or the column whose bad value the error quotes."""
         fresh = rows & ~self.bad
         if not fresh.any():
             return
@@ -139,13 +139,13 @@ class Problems:
     def mark_unparsed(
         self, text: pl.Series, parsed: pl.Series, role: str, wrong: str = "non-numeric"
     ) -> None:
-        """Mark the rows of ``text`` that are missing, or that ``parsed`` has no value for."""
+        """Mark the rows whose value in the column ``text`` is missing or could not be parsed."""
         missing = text.is_null() | (text.cast(pl.String) == "").fill_null(True)
         self.mark(missing.to_numpy(), f"missing {role}", f"the {role} is missing")
         self.mark(parsed.is_null().to_numpy(), f"{wrong} {role}", text)
 
     def raise_first(self) -> None:
-        """Raise an error for the topmost bad row, unless bad rows are to be dropped."""
+        """Raise an error for the first bad row of the file, unless bad rows are to be dropped."""
         if self._first is None or self.rules.skip_bad_rows:
             return
         line, text = self._first
@@ -155,7 +155,7 @@ class Problems:
         )
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what was dropped, for ``Interactions.notes``."""
+        """Sentences for ``Interactions.notes``: remarks, and how many rows were dropped and why."""
         counts = {kind: n for kind, n in self._counts.items() if kind}
         if not counts:
             return tuple(self.remarks)

@@ -1,4 +1,4 @@
-"""``demo``: interactions of an invented film service, generated with the same bits everywhere.
+"""``demo``: interactions of an invented film service, the same to the bit on every machine.
 
 A thousand users watch fifteen hundred films over two years. A film's style vector is its genre's
 centre plus noise. Film popularity is a power law. A user's taste starts near two favourite genres
@@ -26,19 +26,23 @@ from unskew.types import Float64, Int64, Interactions, UInt64
 
 _N_USERS = 1_000
 _N_ITEMS = 1_500
+"""Number of films."""
 _DIMENSIONS = 8
+"""Length of the style vector of a film and of the taste vector of a user."""
 _N_PHASES = 6
-"""A user's taste moves in this many steps from the first row to the last."""
+"""Number of steps in which a user's taste moves from the first film to the last."""
 _BLOCK_USERS = 50
-"""Users generated at a time, so that the working set stays in the cache."""
+"""Number of users generated at a time, so that their arrays stay in the processor's cache."""
 _MIN_USER_ROWS = 20
+"""Minimum number of films that a user watches."""
 _START_SECONDS = 1_640_995_200
-"""2022-01-01 00:00 UTC; the service runs for two years."""
+"""Start of the film service in seconds since 1970: 2022-01-01 00:00 UTC."""
 _SPAN_SECONDS = 2 * 365 * 86_400
+"""Time from the start to the end of the film service: two years."""
 _STYLE_NOISE, _TASTE_NOISE = 0.55, 0.35
 """Standard deviations of the random part of a film's style and of a user's taste, per dimension."""
 _POPULARITY_OFFSET = 12.0
-"""Added to every popularity rank; flattens the top of the power law."""
+"""Added to a film's popularity rank in the power law, so that the top films differ less."""
 _GENRES = (
     """
 drama, comedy, thriller, science fiction, romance, horror, western, documentary, animation, crime,
@@ -47,21 +51,24 @@ adventure, musical
     .replace("\n", " ")
     .split(", ")
 )
+"""Genres of the films."""
 _ADJECTIVES = """
 Amber Borrowed Bright Broken Burning Calm Clockwork Copper Crooked Distant Electric Empty Faded
 Final Forgotten Frozen Gentle Glass Golden Hidden Hollow Honest Hungry Iron Last Little Lonely
 Lucky Midnight Paper Patient Quiet Restless Scarlet Second Silent Stolen Velvet Wandering Winter
 """
+"""First words of film titles."""
 _NOUNS = """
 Archive Bakery Balcony Bridge Carnival Cartographer Compass Detour Echo Elevator Festival
 Gardener Harbour Horizon Inspector Island Jury Kite Lantern Letter Lighthouse Machine Meadow
 Mirror Neighbour Orchard Orchestra Passenger Pilot Promise Railway River Season Shadow Signal
 Station Stranger Summer Umbrella Voyage
 """
+"""Second words of film titles."""
 
 
 def demo() -> Interactions:
-    """Generate the data set, rows in order of time."""
+    """Generate the demo data set, with rows in order of time."""
     genres = (_bits(1, 0, _N_ITEMS) % np.uint64(len(_GENRES))).astype(np.int64)
     centres = _normal(2, len(_GENRES) * _DIMENSIONS).reshape(len(_GENRES), _DIMENSIONS)
     noise = _normal(3, _N_ITEMS * _DIMENSIONS).reshape(_N_ITEMS, _DIMENSIONS)
@@ -88,7 +95,7 @@ def demo() -> Interactions:
 def _draw_interactions(
     styles: Float64, popularity: Float64, centres: Float64
 ) -> tuple[Int64, Int64, Int64]:
-    """(users, films, times) of all rows, user by user."""
+    """Draw all interactions, user by user; returns user numbers, film numbers and times."""
     tastes = _tastes(centres)
     counts = _row_counts()
     users, items, times = [], [], []
@@ -108,7 +115,7 @@ def _draw_interactions(
 
 
 def _affinity(taste: Float64, styles: Float64) -> Float64:
-    """Inner products, one dimension after the other, so that the order of the sum is fixed."""
+    """Inner products of taste vectors and film style vectors, summed in a fixed order."""
     affinity = np.zeros((len(taste), len(styles)))
     for k in range(_DIMENSIONS):
         affinity += taste[:, k : k + 1] * styles[:, k]
@@ -116,8 +123,8 @@ def _affinity(taste: Float64, styles: Float64) -> Float64:
 
 
 def _draw_films(tickets: Int64, count: int, user: int) -> Int64:
-    """A user's films in the order watched. Each phase draws an equal share of ``count`` films, with
-    probabilities from the cumulative weights ``tickets``, and skips films already watched."""
+    """Draw a user's films, at most ``count``, in the order watched and without repeats. The user's
+    taste changes in phases; a row of ``tickets`` has the films' cumulative weights in a phase."""
     chosen: list[Int64] = []
     seen = np.zeros(_N_ITEMS, np.bool_)
     draws = _bits(10, user, _N_PHASES * (count + 30)).reshape(_N_PHASES, count + 30)
@@ -135,7 +142,7 @@ def _draw_films(tickets: Int64, count: int, user: int) -> Int64:
 
 
 def _tastes(centres: Float64) -> tuple[Float64, Float64]:
-    """Every user's taste at the first row and at the last row."""
+    """Draw every user's taste vector at the first film watched and at the last."""
     picks = _bits(4, 0, 3 * _N_USERS) % np.uint64(len(_GENRES))
     first, second, later = picks.reshape(3, _N_USERS).astype(np.int64)
     lean = _uniform(5, _N_USERS)[:, None]
@@ -146,7 +153,7 @@ def _tastes(centres: Float64) -> tuple[Float64, Float64]:
 
 
 def _popularity() -> Float64:
-    """Power law of exponent 3/4 over a random ranking."""
+    """Popularity weight of each film: a power law with exponent -3/4 over a random ranking."""
     rank = np.empty(_N_ITEMS)
     rank[np.argsort(_bits(7, 0, _N_ITEMS), kind="stable")] = np.arange(_N_ITEMS)
     root = np.sqrt(rank + _POPULARITY_OFFSET)
@@ -160,7 +167,7 @@ def _row_counts() -> Int64:
 
 
 def _times(count: int, user: int) -> Int64:
-    """Strictly increasing times, in seconds, between a user's joining and leaving."""
+    """Draw ``count`` strictly increasing times of a user, in seconds since 1970."""
     join, stay = _bits(20, user, 2) >> np.uint64(34)
     begin = int(join) * (_SPAN_SECONDS // 2) // (1 << 30)
     length = (_SPAN_SECONDS - begin) * ((1 << 30) + 3 * int(stay)) // (1 << 32)
@@ -170,7 +177,7 @@ def _times(count: int, user: int) -> Int64:
 
 
 def _titles(genres: Int64) -> list[str]:
-    """Distinct two-word titles, with the genre."""
+    """A distinct title for each film: two words and the genre in parentheses."""
     pairs = [f"{first} {second}" for first in _ADJECTIVES.split() for second in _NOUNS.split()]
     order = np.argsort(_bits(9, 0, len(pairs)), kind="stable")[:_N_ITEMS]
     return [
@@ -180,7 +187,7 @@ def _titles(genres: Int64) -> list[str]:
 
 
 def _exp(x: Float64) -> Float64:
-    """(1 + x/1024)^1024 by ten squarings: near the exponential, and the same bits everywhere."""
+    """Approximate exp(x) as (1 + x/1024)^1024, which has the same bits on every machine."""
     power = np.maximum(1.0 + x * (1.0 / 1024.0), 0.0)
     for _ in range(10):
         power *= power
@@ -188,8 +195,8 @@ def _exp(x: Float64) -> Float64:
 
 
 def _bits(block: int, user: int, count: int) -> UInt64:
-    """``count`` random 64-bit integers of the demo data, named by ``block`` and ``user``: the bits
-    of ``rng.value`` on ``rng.stream``, computed as one array."""
+    """Draw ``count`` random 64-bit integers from the stream numbered (``block``, ``user``): the
+    values that ``rng.value`` gives on ``rng.stream``, computed as one array."""
     jitted: Any = rng.mix
     mix: Callable[[UInt64], UInt64] = getattr(jitted, "py_func", jitted)
     golden = np.array([rng._GOLDEN])
@@ -200,12 +207,12 @@ def _bits(block: int, user: int, count: int) -> UInt64:
 
 
 def _uniform(block: int, count: int) -> Float64:
-    """Uniform values in [0, 1), in steps of 2^-53."""
+    """Draw uniform values in [0, 1) that are multiples of 2^-53."""
     return (_bits(block, 0, count) >> np.uint64(11)).astype(np.float64) * (1.0 / (1 << 53))
 
 
 def _normal(block: int, count: int) -> Float64:
-    """Approximately standard normal values: the sum of four uniforms, scaled by sqrt(3)."""
+    """Draw approximately standard normal values: centred sums of four uniforms times sqrt(3)."""
     a, b, c, d = _uniform(block, 4 * count).reshape(4, count)
     values: Float64 = (((a + b) + (c + d)) - 2.0) * np.sqrt(np.float64(3.0))
     return values

@@ -1,9 +1,9 @@
 """Download a published data set: resumable, checked, and never visible half-written.
 
-A download grows in a ``.part`` file and gets its name only when complete and checked; the needed
-members are unpacked the same way. ``checksums.json`` beside them holds the SHA-256 of everything
-downloaded. An archive without a sum on record is trusted the first time and must match that sum
-ever after.
+An archive is received into a ``.part`` file. When it is complete and checked, the needed files are
+unpacked, each written atomically. ``checksums.json`` beside them holds the SHA-256 of the archive
+and of these files. If the SHA-256 of an archive is not known in advance, the first download is
+trusted, and later ones must match it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ Progress = Callable[[int, int | None], None]
 _CHUNK_BYTES = 1 << 16
 """Bytes read from the network at a time."""
 _TIMEOUT_SECONDS = 30.0
-"""Longest wait for the publisher's server to answer."""
+"""Maximum seconds to wait for the publisher's server to answer."""
 _RECORD, _RECORD_VERSION = "checksums.json", 1
+"""Name of the file with the SHA-256 of downloaded files, and the version of its format."""
 
 
 def fetch(
@@ -73,7 +74,7 @@ def fetch(
 
 
 def verify(folder: Path) -> None:
-    """Check the files of a folder against the sums remembered when they were downloaded."""
+    """Raise an error if a file in the folder differs from the SHA-256 recorded at its download."""
     for name, digest in _read_record(folder).items():
         path = folder / name
         if path.is_file() and _sha256(path) != digest:
@@ -84,11 +85,11 @@ def verify(folder: Path) -> None:
 
 
 class _UnreachableError(Exception):
-    """The publisher did not answer; the message says why in a few words."""
+    """The publisher's server did not deliver the file; the message gives the reason."""
 
 
 def _download(url: str, folder: Path, source: Source, progress: Progress | None) -> None:
-    """Receive the archive, check it, unpack its files into the folder and record their sums."""
+    """Download the archive, check it, unpack the needed files and record their SHA-256."""
     name, record = PurePosixPath(url).name, _read_record(folder)
     part = folder / f"{name}.part"
     _receive(url, part, progress)
@@ -106,8 +107,8 @@ def _download(url: str, folder: Path, source: Source, progress: Progress | None)
 
 
 def _receive(url: str, part: Path, progress: Progress | None) -> None:
-    """Append the missing bytes to ``part``, or start over if the server sends the whole file. Parts
-    of two versions do not pass the checks that follow."""
+    """Download ``url`` into the file ``part``: append missing bytes, or start over if the server
+    sends the whole file. The caller checks the result, so a mix of two versions is found."""
     done = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "unskew", "Accept-Encoding": "identity"}
     if done:
@@ -151,8 +152,7 @@ def _receive(url: str, part: Path, progress: Progress | None) -> None:
 
 
 def _unpack(url: str, archive: Path, files: tuple[str, ...]) -> dict[str, str]:
-    """Write the named members, and only these, under their bare names beside the archive; returns
-    their SHA-256."""
+    """Unpack only ``files`` from the zip archive into its folder; returns the SHA-256 of each."""
     sums = {}
     try:
         with zipfile.ZipFile(archive) as opened:
@@ -172,7 +172,7 @@ def _unpack(url: str, archive: Path, files: tuple[str, ...]) -> dict[str, str]:
 
 
 def _read_record(folder: Path) -> dict[str, str]:
-    """The SHA-256 by file name, as remembered in the folder."""
+    """SHA-256 of each file downloaded into the folder, as recorded in its ``checksums.json``."""
     path = folder / _RECORD
     if not path.exists():
         return {}

@@ -1,8 +1,8 @@
-"""Turn a table into numbered interactions, refusing or dropping rows that cannot be used.
+"""Convert a table to interactions with numbered users and items, after checking every row.
 
-Every check marks rows. The first marked row is an error, or all marked rows are dropped and counted
-(``skip_bad_rows``). Users' own files are checked more strictly than published data sets: they may
-have no repeated pairs, no impossible dates and no user with too few rows to hold any out.
+The first bad row raises an error or, with ``skip_bad_rows``, all bad rows are dropped and counted.
+Files given by path are checked more strictly than published data sets: (user, item) pairs may not
+repeat, dates must be plausible, and every user needs rows for training, validation and testing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _ISO_DATE = (
     r"(?:[T ](?<minute>\d{2}:\d{2})(?<second>:\d{2}(?:\.\d+)?)?)?"
     r" ?(?<zone>Z|UTC|[+-]\d{2}:?\d{2})?$"
 )
+"""Pattern of an ISO date with an optional time of day and an optional UTC offset."""
 
 
 class _Columns(NamedTuple):
@@ -38,7 +39,7 @@ class _Columns(NamedTuple):
 def to_interactions(
     table: Table, name: str, columns: Mapping[str, str | None] | None, rules: Rules
 ) -> Interactions:
-    """The interactions of a table, users and items numbered in order of first appearance."""
+    """Check a table and convert it; users and items are numbered in order of first appearance."""
     chosen = find_columns(table.path, table.frame.columns, columns)
     problems = Problems(table, rules)
     frame = table.frame
@@ -75,7 +76,7 @@ def to_interactions(
 
 
 def number_labels(labels: pl.Series) -> tuple[Int32, list[Any]]:
-    """Each row's label as a number in order of first appearance, and the label of each number."""
+    """Number labels in order of first appearance; returns each row's number, and the labels."""
     names = labels.unique(maintain_order=True)
     numbers = pl.Series(np.arange(len(names), dtype=np.int32))
     numbered = labels.replace_strict(names, numbers, return_dtype=pl.Int32)
@@ -83,8 +84,8 @@ def number_labels(labels: pl.Series) -> tuple[Int32, list[Any]]:
 
 
 def ticks_per_second(times: Int64) -> int:
-    """Ticks per second of timestamps (1: seconds, 1000: milliseconds ...): the fewest for which the
-    median lies before the year 2200."""
+    """Guess the unit of timestamps, as ticks per second (1: seconds, 1000: milliseconds ...): the
+    coarsest unit in which the median timestamp is before the year 2200."""
     middle = abs(float(np.median(times)))
     return next((ticks for ticks in _UNITS if middle < _YEAR_2200 * ticks), 10**9)
 
@@ -111,8 +112,8 @@ def _read_ratings(column: pl.Series, problems: Problems) -> Float64:
 
 
 def _read_times(column: pl.Series, problems: Problems) -> Int64:
-    """Timestamps as whole numbers: as written, or seconds (microseconds where needed) since 1970
-    for dates and fractions of a second. The unit is the same for the whole column."""
+    """Read a column of timestamps as integers in one unit. Integers stay as written, dates become
+    seconds or microseconds since 1970, and fractions of a second become microseconds."""
     dated = column.dtype in (pl.Date, pl.Datetime)
     numeric = column.dtype.is_numeric() or column.dtype in (pl.String, pl.Null)
     _check_type(column, dated or numeric, "timestamps as numbers or dates", problems)
@@ -138,8 +139,8 @@ def _read_times(column: pl.Series, problems: Problems) -> Int64:
 
 
 def _parse_iso_dates(text: pl.Series) -> pl.Series:
-    """Microseconds since 1970 of ISO dates, with or without a time of day and an offset (UTC if
-    none); null where the text is not a date."""
+    """Convert ISO dates, with or without time of day and UTC offset (default UTC), to microseconds
+    since 1970; null where the text is not a date."""
     parts = text.to_frame("text").select(pl.col("text").str.extract_groups(_ISO_DATE))
     zone = pl.when(pl.col("zone").is_in(["Z", "UTC"])).then(None).otherwise("zone")
     whole = pl.concat_str(
@@ -156,7 +157,7 @@ def _parse_iso_dates(text: pl.Series) -> pl.Series:
 def _times_from_floats(
     floats: pl.Series, whole: pl.Series, text: pl.Series, problems: Problems
 ) -> Int64:
-    """Timestamps written with a decimal point; fractions of a second become microseconds."""
+    """Convert decimal timestamps to integers; fractions of a second become microseconds."""
     floats = floats.set(~(floats.abs() < 2.0**63).fill_null(False), None)
     problems.mark_unparsed(text, floats, "timestamp")
     values = floats.fill_null(0.0).to_numpy()
@@ -168,8 +169,8 @@ def _times_from_floats(
 
 
 def _mark_impossible_times(times: Int64, text: pl.Series, problems: Problems) -> None:
-    """Mark times before 1970 or after 2200, read in the unit of the column's median, so that
-    seconds among milliseconds (or the reverse) do not pass as dates."""
+    """Mark times before 1970 or after 2200. The unit is guessed from the column's median, so
+    milliseconds in a column of seconds are marked."""
     problems.mark(times < 0, "negative timestamp", text)
     if problems.bad.all():
         return
@@ -197,7 +198,7 @@ def _mark_duplicates(read: _Columns, problems: Problems) -> None:
 
 
 def _mark_short_users(read: _Columns, problems: Problems) -> None:
-    """Mark users without enough positive rows to hold out one for validation, one for testing."""
+    """Mark all rows of users who have fewer usable rows than the minimum per user."""
     usable = ~problems.bad if read.ratings is None else ~problems.bad & (read.ratings > 0)
     frame = pl.DataFrame({"user": read.users, "usable": pl.Series(usable)})
     totals = frame.select(pl.col("usable").sum().over("user")).to_series().to_numpy()
@@ -215,7 +216,7 @@ def _mark_short_users(read: _Columns, problems: Problems) -> None:
 
 
 def _check_type(column: pl.Series, fits: bool, wanted: str, problems: Problems) -> None:
-    """Refuse a Parquet column of a wrong type; columns of text files always fit."""
+    """Raise an error if a Parquet column has a wrong type; columns of text files always fit."""
     if not fits:
         raise UnskewError(
             f"{problems.table.path}: column {column.name!r} has the type {column.dtype}; "

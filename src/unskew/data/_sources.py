@@ -1,8 +1,8 @@
 """The data sets known by name: who publishes them, under what terms, and how to read their files.
 
-Nothing here is shipped. Sizes and SHA-256 sums of the publishers' archives are those recorded by
-TensorFlow Datasets (MovieLens) and by several public experiment scripts that agree (Last.fm). Where
-no record was found the field is None; the first download is then trusted and its sum remembered.
+The package contains none of these data. Sizes and SHA-256 of the publishers' archives were recorded
+by TensorFlow Datasets (MovieLens) and by several public experiment scripts that agree (Last.fm).
+None means that no record was found; the first download is then trusted and its SHA-256 recorded.
 """
 
 from __future__ import annotations
@@ -21,24 +21,18 @@ from unskew.data._rows import to_interactions
 from unskew.data._tables import read_bytes, read_table, read_text
 from unskew.types import Interactions, UnskewError
 
-_MOVIELENS_PAPER = (
-    "F. M. Harper and J. A. Konstan, The MovieLens Datasets: History and Context, "
-    "ACM TiiS 5(4), 2015"
-)
 _HETREC_PAPER = (
     "I. Cantador, P. Brusilovsky and T. Kuflik, 2nd Workshop on Information Heterogeneity and "
     "Fusion in Recommender Systems (HetRec 2011), RecSys 2011"
 )
-_RESEARCH = (
-    "research use with acknowledgement; no redistribution or commercial use without permission"
-)
+"""Citation for the HetRec 2011 data sets."""
 _PLAIN_FILES = ("ratings.csv", "ratings.csv.gz")
-"""Files with a header line that are read in place of the publisher's own."""
+"""Ratings files with a header line, read in place of the publisher's own file if present."""
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """A publisher's file: its name, its separator, and its columns if it has no header line."""
+    """Format of a publisher's text file; ``columns`` are its columns if it has no header line."""
 
     file: str
     separator: str
@@ -48,7 +42,7 @@ class TextFormat:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set known by name."""
+    """A data set that can be loaded by name: its publisher, licence, archive and file formats."""
 
     name: str
     title: str
@@ -74,7 +68,7 @@ class Source:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The publisher's files that are read, ratings first."""
+        """Names of the publisher's files that are read, the ratings file first."""
         return tuple(part.file for part in (self.ratings, self.titles) if part is not None)
 
 
@@ -87,16 +81,19 @@ _SHA256 = {
 _ARCHIVE_BYTES = {"ml-100k": 4_924_029, "ml-1m": 5_917_549, "ml-latest-small": 978_202}
 """Sizes of the publishers' archives in bytes, by data set."""
 _COLUMNS = ("user", "item", "rating", "timestamp")
+"""Columns of MovieLens ratings files that have no header line."""
 
 
 def _movielens(name: str, ratings: TextFormat, titles: TextFormat, **about: Any) -> Source:
-    """A MovieLens data set, published by GroupLens."""
+    """Describe a MovieLens data set; ``about`` replaces fields that most of them have in common."""
     edition = name.removeprefix("ml-")
     about = {
         "title": f"MovieLens {edition.upper()}",
         "url": f"https://grouplens.org/datasets/movielens/{edition}/",
-        "licence": _RESEARCH,
-        "citation": _MOVIELENS_PAPER,
+        "licence": "research use with acknowledgement; no redistribution or commercial use "
+        "without permission",
+        "citation": "F. M. Harper and J. A. Konstan, The MovieLens Datasets: History and Context, "
+        "ACM TiiS 5(4), 2015",
         "archive": f"movielens/{name}.zip",
         "size": _ARCHIVE_BYTES[name],
         "sha256": _SHA256[name],
@@ -166,34 +163,33 @@ _SOURCES = (
         "no commercial use without permission",
     ),
 )
-
-_BY_NAME: Mapping[str, Source] = {source.name: source for source in _SOURCES}
+"""All data sets that can be loaded by name."""
 
 
 def sources() -> tuple[Source, ...]:
-    """Every data set known by name."""
+    """All data sets that can be loaded by name."""
     return _SOURCES
 
 
 def find_source(name: str) -> Source | None:
-    """The data set of this name, None if there is none."""
-    return _BY_NAME.get(name)
+    """The known data set of this name, or None."""
+    return next((source for source in _SOURCES if source.name == name), None)
 
 
 def data_folder(data_dir: str | os.PathLike[str] | None, name: str) -> Path | None:
-    """The user's own folder of a data set: below ``data_dir``, or else below ``$UNSKEW_DATA``."""
+    """Folder for the user's copy of a data set, below ``data_dir`` or else ``$UNSKEW_DATA``."""
     root = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
     return Path(root).expanduser() / name if root else None
 
 
 def cache_folder(name: str) -> Path:
-    """The folder that downloads of a data set go to."""
+    """Cache folder into which a data set is downloaded."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "unskew" / name
 
 
 def ratings_file(folder: Path, source: Source) -> Path | None:
-    """The file to read in a folder: a plain CSV first, the publisher's own otherwise."""
+    """Ratings file in a folder: ``ratings.csv`` or else the publisher's file; None if neither."""
     names = [*_PLAIN_FILES, *source.files[:1]]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
@@ -205,7 +201,7 @@ def read_source(
     skip_bad_rows: bool,
     min_user_rows: int | None,
 ) -> Interactions:
-    """All rows of a data set known by name, with titles if their file lies beside ``path``."""
+    """Read a known data set from its ratings file, with item titles if their file is beside it."""
     rules = Rules(
         skip_bad_rows=skip_bad_rows,
         published=True,
@@ -228,13 +224,13 @@ def read_source(
 
 
 def add_titles(interactions: Interactions, titles: Mapping[str, str]) -> Interactions:
-    """The interactions with a title for every item; an item without one keeps its label."""
+    """Return the interactions with item titles; the title of an item without one is its label."""
     aligned = [titles.get(label) or label for label in interactions.item_ids]
     return replace(interactions, titles=aligned)
 
 
 def read_titles(path: Path) -> dict[str, str]:
-    """The title of each item label, from a table with a header."""
+    """Read item titles, by item label, from a table with a header line."""
     table = read_table(path)
     names = table.frame.columns
     item = find_usual_name("item", names) or ("id" if "id" in names else None)
@@ -256,7 +252,7 @@ def read_titles(path: Path) -> dict[str, str]:
 
 
 def _read_titles_beside(folder: Path, source: Source) -> dict[str, str] | None:
-    """Titles from ``movies.csv`` or the publisher's own file in the folder, None without either.
+    """Item titles by label, from ``movies.csv`` or else the publisher's file; None if neither.
 
     In a publisher's file, label and title are the first two fields of every line. Bytes outside its
     encoding are replaced, because titles are only for display."""

@@ -27,25 +27,28 @@ import polars as pl
 from unskew.types import Int64, UnskewError
 
 _GZIP_MAGIC = b"\x1f\x8b"
+"""First bytes of every gzip file."""
 _PARQUET_MAGIC = b"PAR1"
+"""First bytes of every Parquet file."""
 _SEPARATORS = ("::", "\t", ";", "|", ",")
-"""Candidates for the separator of a header; a space is used where none of these occurs."""
+"""Field separators looked for in the header line; a space is used if none of these occurs."""
 _QUOTING_SEPARATORS = {",", ";"}
 """Text with these separators may have quoted fields; elsewhere a quote is an ordinary character."""
 _UNIT_SEPARATOR = "\x1f"
-"""Replaces ``::`` for polars, which accepts single-character separators only."""
+"""Character that replaces ``::`` for polars, whose separators must be single characters."""
 _PARQUET_PROBE = (
     "import sys, polars; polars.read_parquet(sys.argv[1], glob=False, hive_partitioning=False)"
 )
+"""Python program that reads a Parquet file and fails if it is damaged."""
 _RECBOLE_NAME = re.compile(r"(.+):(token|float|token_seq|float_seq)")
+"""Column name and type in the header of a RecBole file, such as ``user_id:token``."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file.
-
-    ``lines[n]`` is the line (or Parquet row) of row ``n``. ``ragged`` lists the rows left out of
-    ``frame`` because their number of fields is wrong: (line, number of fields)."""
+    """The rows of a file. ``lines[n]`` is the line number (or Parquet row number) of row ``n``.
+    ``ragged`` lists the lines left out of ``frame`` because their number of fields is wrong, as
+    (line number, number of fields)."""
 
     path: Path
     frame: pl.DataFrame
@@ -62,10 +65,8 @@ def read_table(path: Path) -> Table:
 def read_text(
     path: Path, separator: str | None = None, names: Sequence[str] | None = None
 ) -> Table:
-    """Read delimited text.
-
-    Without ``separator`` it is guessed from the header. With ``names`` the file has no header line
-    and these are its columns."""
+    """Read delimited text. Without ``separator``, the separator is guessed from the header line.
+    ``names`` are the column names of a file without a header line."""
     text = _decode_utf8(path, read_bytes(path))
     first = len(text) - len(text.lstrip("\n"))
     header, _, body = text[first:].partition("\n")
@@ -107,7 +108,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _is_parquet(path: Path) -> bool:
-    """Whether the file claims to be Parquet, by its name or by its first bytes."""
+    """Whether the file's name or its first bytes are those of a Parquet file."""
     if path.suffix.lower() in {".parquet", ".pq"}:
         return True
     try:
@@ -134,7 +135,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _decode_utf8(path: Path, raw: bytes) -> str:
-    """The text with ``\\n`` line ends; an error names the line of the first invalid byte."""
+    """Decode text, with ``\\n`` line ends; an error names the line of the first invalid byte."""
     raw = raw.removeprefix(codecs.BOM_UTF8)
     bad = raw.find(b"\0")
     try:
@@ -151,7 +152,7 @@ def _decode_utf8(path: Path, raw: bytes) -> str:
 
 
 def _guess_separator(header: str) -> str:
-    """The separator that cuts the header into most pieces; a space only where no other does."""
+    """The separator that occurs most often in the header line; a space if no other occurs."""
     best = max(_SEPARATORS, key=header.count)
     return best if best in header else " "
 
@@ -171,7 +172,7 @@ def _column_names(path: Path, line: int, header: str, separator: str) -> list[st
 
 
 def _read_fast(body: str, separator: str, names: Sequence[str]) -> pl.DataFrame | None:
-    """The whole text in one pass, or None if any line is doubtful."""
+    """Parse the whole text with polars; None if any line cannot be parsed or lacks a field."""
     quoted = separator in _QUOTING_SEPARATORS and '"' in body
     if separator == "::":
         if _UNIT_SEPARATOR in body:
@@ -214,7 +215,7 @@ def _read_line_by_line(
 def _records(
     path: Path, body: str, separator: str, first_line: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line where the record starts, its fields) of every record, blank lines included."""
+    """Yield the number of the first line and the fields of every record, also of blank lines."""
     if separator not in _QUOTING_SEPARATORS or '"' not in body:
         yield from enumerate((line.split(separator) for line in body.split("\n")), first_line)
         return

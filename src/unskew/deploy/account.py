@@ -1,7 +1,7 @@
-"""Privacy account of a device: how many uploads each user has sent, and under which noise.
+"""Privacy account of a device: how many uploads each user has sent, and with which noise.
 
-An upload is counted before it leaves, so a crash can count one twice but never miss one. Uploads
-without a mechanism of :mod:`unskew.privacy` are counted too: they end every guarantee.
+An upload is counted before it is sent, so a crash can count one twice but never miss one. Uploads
+without a mechanism of :mod:`unskew.privacy` are counted too: one of them voids the guarantee.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from unskew.privacy import DELTA, Mechanism, PrivateUploads, Shape, local_epsilo
 from unskew.types import Bool, UnskewError
 
 FORMAT, VERSION = "unskew-device-privacy", 1
+"""Format name and version in ``privacy.json``, checked when the file is read."""
 
 
 def record_uploads(folder: Path, transform: Transform | None, sent: Bool) -> None:
-    """Count an upload for each user of the node for whom ``sent`` is true."""
+    """Add one upload to the count of each user for whom ``sent`` is true, in ``privacy.json``."""
     if not sent.any():
         return
     mechanism, shape = None, Shape(0, 0, 0)
@@ -41,8 +42,7 @@ def record_uploads(folder: Path, transform: Transform | None, sent: Bool) -> Non
 
 
 def privacy_guarantee(folder: Path) -> dict[str, Any]:
-    """Privacy guarantee of all uploads of a node so far, as a JSON object: whether it holds,
-    epsilon and delta, and a sentence for people."""
+    """A node's privacy guarantee so far: whether it holds, epsilon and delta, and a sentence."""
     entries = _read_entries(folder)
     uploads = sum(sum(entry["uploads"]) for entry in entries)
     if not uploads:
@@ -73,7 +73,7 @@ def _epsilon(entry: Mapping[str, Any]) -> float:
 
 
 def _protects(mechanism: Mapping[str, Any] | None) -> bool:
-    """Whether uploads under this mechanism have a guarantee: they are clipped and carry noise."""
+    """Whether the mechanism gives a privacy guarantee: it clips uploads and adds noise."""
     return bool(mechanism and mechanism["clip"] is not None and mechanism["noise"] > 0)
 
 

@@ -1,4 +1,4 @@
-"""Flower's ClientApp: a node's answers to messages. ``NodeConfig`` lists its ``--node-config``."""
+"""Flower's ClientApp: how a node answers the server's messages, and the settings of a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("flwr")
 
 @dataclass(frozen=True)
 class NodeConfig(Settings):
-    """The keys of a node's ``--node-config``, with hyphens for underscores."""
+    """Settings of a node: the keys of Flower's ``--node-config``, with hyphens for underscores."""
 
     data: str = ""
     """The node's data folder."""
@@ -60,7 +60,7 @@ class NodeConfig(Settings):
 
 def train(message: Message, context: Context) -> Message:
     """Do Step 1 (training before the upload) and reply with the upload. Start Step 2 (training
-    after it) in its own process, which waits until this one has released the state."""
+    after the upload) in another process, which waits until this one has unlocked the state."""
     config, masked = _node_config(context), secure.is_secure(message)
     if config.require_secure and not masked:
         raise UnskewError("This node sends masked uploads only; run with secure = true.")
@@ -83,7 +83,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def evaluate(message: Message, context: Context) -> Message:
-    """Reply with the sums of the metrics over the node's users, each using its current model."""
+    """Reply with the sum of each metric over the node's users, with their current models."""
     sums: dict[str, int | float | list[int] | list[float]] = {}
     with _open_device(context) as device:
         for part in ("validation", "test"):
@@ -93,7 +93,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def choose(message: Message, context: Context) -> Message:
-    """Keep the state of the best round, which the server names after the last one."""
+    """Save the node's state as the best one, unless it trained after the round the server names."""
     with _open_device(context) as device:
         device.keep_as_best(int(str(message.content.config_records["best"]["best"])))
     return Message(RecordDict(), reply_to=message)
@@ -105,7 +105,7 @@ def _node_config(context: Context) -> NodeConfig:
 
 @contextmanager
 def _open_device(context: Context) -> Iterator[Device]:
-    """The node's device, with its state folder locked."""
+    """Lock the node's state folder and open the device (data and state of the node's users)."""
     config, task = _node_config(context), read_run_config(context.run_config).task
     state, data = Path(config.state), Path(config.data)
     with lock_folder(state):
@@ -113,7 +113,7 @@ def _open_device(context: Context) -> Iterator[Device]:
 
 
 def _transform(config: NodeConfig, noise_key: int) -> Transform | None:
-    """The transform of uploads that the node-config asks for, if any."""
+    """The function that changes uploads before they are sent, from the node-config, or None."""
     ldp = {key: getattr(config, f"ldp_{key}") for key in ("noise", "clip", "norm", "kind")}
     asked = {key: value for key, value in ldp.items() if value is not None}
     if asked and config.transform:

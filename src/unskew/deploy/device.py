@@ -1,18 +1,17 @@
-"""A node's work on its users' private state, kept in files: training, metrics, scores.
+"""Training, metrics and recommendations of a node's users, whose private state is kept in files.
 
 The state folder holds ``device.json`` (the federation, the users, the device's secret seeds),
-``state.safetensors`` (the private state, the downloads its users hold, and the users for whom Step
-2 is pending), ``reply.safetensors`` (the last reply), ``best.safetensors`` (the state after the
-round that validation chose) and ``privacy.json`` (the noise the uploads carried).
+``state.safetensors`` (the private state, the users' last downloads, and the users for whom Step 2
+is pending), ``reply.safetensors`` (the last reply), ``best.safetensors`` (the state after the round
+with the best validation) and ``privacy.json`` (the number of uploads and their noise).
 
 A round is answered once. If a server lost a round and repeats it with the same download, the node
-sends its stored reply; with another download it refuses, because two replies under the same noise
+sends its stored reply; with another download it refuses, because two replies with the same noise
 would reveal the difference. A device that missed rounds continues from its own state.
 
-Step 1 (training before the upload) marks Step 2 (training after it) as pending before the reply
-leaves. Whatever uses the state next (the process started after the reply, the next round, an
-evaluation, a recommendation) does Step 2 first. ``python -m unskew.deploy.device STATE`` does only
-that.
+Step 1 (training before the upload) marks Step 2 (training after the upload) as pending before the
+reply is sent. Every later use of the state (the next round, an evaluation, a recommendation) does
+a pending Step 2 first. ``python -m unskew.deploy.device STATE`` does only Step 2.
 """
 
 from __future__ import annotations
@@ -58,6 +57,7 @@ from unskew.ragged import select
 from unskew.types import Cohort, Int64, UnskewError, Upload
 
 FORMAT, STATE, REPLY, VERSION = "unskew-device", "unskew-device-state", "unskew-device-reply", 2
+"""Format names in ``device.json``, the state files and the reply file, and their version."""
 
 
 class Progress(NamedTuple):
@@ -70,15 +70,15 @@ class Progress(NamedTuple):
 
 
 class Seeds(NamedTuple):
-    """Seeds of training and of noise; the latter is never shared."""
+    """Random seeds of a node, for training and for privacy noise. The noise seed stays secret."""
 
     training: int
     noise: int
 
 
 class Device:
-    """The users of one node, with their state in files. Use it under :func:`lock_folder`, so that
-    one process at a time changes the files."""
+    """The users of one node, with their data and state. Use it inside :func:`lock_folder`, so that
+    only one process at a time changes the state files."""
 
     def __init__(self, folder: Path, task: Task, data: NodeData, seeds: Seeds) -> None:
         self.folder, self.task, self.data, self.seeds = folder, task, data, seeds
@@ -88,7 +88,7 @@ class Device:
 
     @staticmethod
     def join(folder: Path, data: Path, task: Task, *, shared_seed: bool) -> Device:
-        """Open the node's saved state, or make a new one if it takes part for the first time."""
+        """Open the node's saved state, or create it when the node takes part for the first time."""
         if (folder / "device.json").exists():
             about = read_json(folder / "device.json", FORMAT, VERSION)
             task.check_folder(folder, about["task"])
@@ -110,8 +110,8 @@ class Device:
 
     @staticmethod
     def open(folder: Path, data: Path | None = None, *, best: bool = False) -> Device:
-        """Open the state in a folder: that of the ``best`` round if the server has named one.
-        ``data`` is needed only if the data folder has moved."""
+        """Open the state saved in a folder; with ``best``, the state after the best round if there
+        is one. ``data`` is needed only if the data folder has moved."""
         if not (folder / "device.json").exists():
             raise UnskewError(f"{folder} holds no device; it appears when a node first takes part.")
         about = read_json(folder / "device.json", FORMAT, VERSION)
@@ -128,7 +128,7 @@ class Device:
         return device
 
     def step1(self, round: int, download: Any, transform: Transform | None = None) -> Named:
-        """Do Step 1 of a round; returns the arrays that leave the node. Step 2 is then pending."""
+        """Do Step 1 (training before the upload); returns the arrays to send to the server."""
         digest = download_digest(download)
         if round <= self.progress.round:
             return self._stored_reply(round, digest)
@@ -167,8 +167,7 @@ class Device:
         return reply
 
     def step2(self) -> bool:
-        """Do the last round's Step 2 (training after the upload) if pending; returns whether it
-        was."""
+        """Do Step 2 (training after the upload) if it is pending; returns whether it was."""
         round, _, due = self.progress
         if not len(due):
             return False
@@ -182,8 +181,8 @@ class Device:
         return True
 
     def keep_as_best(self, best: int) -> bool:
-        """Copy the state to ``best.safetensors`` if it is still the one after round ``best``, that
-        is, if the node has not trained since. Returns whether it was copied."""
+        """Copy the state to ``best.safetensors`` if the node has not trained since round ``best``,
+        the best one so far. Returns whether the state was copied."""
         if not self.progress.rounds_trained or self.progress.round > best:
             return False
         self.step2()
@@ -192,7 +191,7 @@ class Device:
         return True
 
     def metric_sums(self, part: Any) -> dict[str, tuple[float, int]]:
-        """The sum of each metric over the node's users, and the number of users it is over."""
+        """For each metric, its sum over the node's users and the number of users in the sum."""
         board, recommender = Scoreboard(self.data.split), self.recommender()
         for local in batches(np.arange(len(self.data.users))):
             board.update(local, recommender.scores(local))
@@ -201,7 +200,7 @@ class Device:
         return {name: (float(value.sum()), len(value)) for name, value in present.items()}
 
     def recommender(self) -> Recommender:
-        """The users' model, for scores and recommendations; Step 2 is done first."""
+        """The users' model, for scores and recommendations, after any pending Step 2."""
         self.step2()
         return Recommender(self.method, self.data.split, self.devices, self.seeds.training)
 
@@ -232,7 +231,7 @@ class Device:
         write_tensors(self.folder / "state.safetensors", tensors, STATE, VERSION)
 
     def _initialise(self) -> None:
-        """Give the node's users the state they have at the start of a federation."""
+        """Create and save the state that the node's users have before the first round."""
         n_users = int(self.data.users.max()) + 1
         server, private = self.method.init(n_users, self.task.n_items, self.task.seed)
         download = self.method.download(server)
@@ -257,7 +256,7 @@ def _check_size(node: NodeData, data: Path, task: Task) -> NodeData:
 
 
 def _user_labels(node: NodeData) -> dict[str, Any]:
-    """The users of a state, in the order of its rows."""
+    """Labels and federation-wide numbers of a node's users, in the order of the state's rows."""
     return {"users": list(node.split.user_ids), "numbers": node.users.tolist()}
 
 

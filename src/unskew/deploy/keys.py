@@ -1,7 +1,7 @@
 """A development certificate authority: TLS for the server and the nodes, and a key per node.
 
-It is for trials and small closed federations. A larger one uses certificates of its own authority
-under the same file names.
+It is for trials and small closed federations. A larger federation uses certificates of its own
+authority under the same file names.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ except ImportError:
     raise UnskewError("Keys need an extra package: pip install 'unskew[flower]'.") from None
 
 _CURVE = ec.SECP384R1()
+"""Elliptic curve of all keys, the one that Flower requires for node keys."""
 _AUTHORITY_DAYS = 3650
-"""Days that the CA's own certificate is valid."""
+"""Days for which the certificate of the certificate authority (CA) is valid."""
 _CERTIFICATE_DAYS = 825
-"""Days that a server certificate is valid: the most that all clients accept."""
+"""Days for which certificates of server and nodes are valid: the most that all clients accept."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Name and addresses of the local machine, valid in the certificates of server and nodes."""
 _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNORECASE)
+"""Pattern of a host name, possibly with the wildcard ``*.`` in front."""
 
 
 def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
-    """Write the files of the CA, the server and the nodes that are missing; returns their paths."""
+    """Write missing keys and certificates of CA, server and nodes; returns the new files' paths."""
     names = [_host(host) for host in dict.fromkeys([*_LOOPBACK, *hosts])]
     try:
         # A folder that exists keeps its permissions; secret files are always closed to others.
@@ -68,7 +71,7 @@ def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
 
 
 def _issue(folder: Path, name: str, hosts: Sequence[Any]) -> list[Path]:
-    """Write a key and a certificate for these hosts, signed by the CA of the folder."""
+    """Write a new key and a TLS certificate for ``hosts``, signed by the CA of the folder."""
     purpose = x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH])
     nothing_else = x509.BasicConstraints(ca=False, path_length=None)
     names = x509.SubjectAlternativeName(hosts)
@@ -76,7 +79,7 @@ def _issue(folder: Path, name: str, hosts: Sequence[Any]) -> list[Path]:
 
 
 def _write_certificate(folder: Path, name: str, days: int, *extensions: Any) -> list[Path]:
-    """Write a new key and its certificate, signed by the folder's CA; the CA's own signs itself."""
+    """Write a new key and its certificate, signed by the folder's CA (for the CA: self-signed)."""
     key: Any = ec.generate_private_key(_CURVE)
     subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, f"unskew {name}")])
     signer, issuer = (key, subject) if name == "ca" else _read_authority(folder)
@@ -106,7 +109,7 @@ def _write_certificate(folder: Path, name: str, days: int, *extensions: Any) -> 
 
 
 def _read_authority(folder: Path) -> tuple[Any, Any]:
-    """The CA's private key and its name."""
+    """Read the private key and the subject name of the folder's certificate authority."""
     try:
         key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
         return key, x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()).subject
@@ -115,7 +118,7 @@ def _read_authority(folder: Path) -> tuple[Any, Any]:
 
 
 def _alternative_names(path: Path) -> Any:
-    """The host names and addresses of a certificate."""
+    """The host names and addresses that a certificate file is valid for."""
     try:
         extensions = x509.load_pem_x509_certificate(path.read_bytes()).extensions
         return extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -124,7 +127,7 @@ def _alternative_names(path: Path) -> Any:
 
 
 def _host(host: str) -> Any:
-    """A host name or address in the form certificates hold."""
+    """Convert a host name or IP address to the type that certificates contain."""
     with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
     if not _HOST_NAME.fullmatch(host) or len(host) > 253:
@@ -142,6 +145,6 @@ def _private_bytes(key: Any, form: Any) -> bytes:
 
 
 def _write(path: Path, data: bytes, secret: bool = False) -> Path:
-    """Write a file; a secret one is never readable by others, not even for a moment."""
+    """Write a file and return its path; a secret file is readable by its owner only."""
     write_bytes(path, data, mode=0o600 if secret else 0o644)
     return path

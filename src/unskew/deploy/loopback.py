@@ -1,7 +1,7 @@
 """A whole federation on one machine, with the processes, certificates and keys of a real one.
 
-One SuperLink and some SuperNodes run on loopback with TLS and node authentication, for the demo and
-the tests. Each process writes a log into the folder.
+One SuperLink (Flower's server process) and several SuperNodes (its node processes) run on loopback
+with TLS and node authentication, for the demo and the tests. Each process writes a log file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STATUS_INTERVAL_SECONDS = 15.0
 
 
 class Loopback:
-    """Processes on loopback; leaving the ``with`` block kills those that still run."""
+    """Flower processes on this machine; leaving the ``with`` block kills those that still run."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder, self.keys = folder.resolve(), folder.resolve() / "keys"
@@ -52,7 +52,7 @@ class Loopback:
             self.kill(name)
 
     def start_superlink(self) -> None:
-        """Start the server's process and wait until it listens."""
+        """Start Flower's server process (SuperLink) and wait until it accepts connections."""
         config = (
             f'[superlink]\ndefault = "lo"\n\n[superlink.lo]\naddress = "127.0.0.1:{self.port}"\n'
             f'root-certificates = "{self.keys / "ca.crt"}"\n'
@@ -70,11 +70,11 @@ class Loopback:
         self.wait_until(self._superlink_listens, "the start of superlink", _TIMEOUT_SECONDS)
 
     def register(self, number: int) -> None:
-        """Admit a node by its public key."""
+        """Register a node's public key with the SuperLink, so that the node may connect."""
         self.flwr("supernode", "register", str(self.keys / f"node-{number}.auth.pub"), "lo")
 
     def start_node(self, number: int, config: Mapping[str, Any], **variables: str) -> None:
-        """Start a node; ``config`` is its node-config, ``variables`` its extra environment."""
+        """Start a node with its node-config ``config`` and extra environment ``variables``."""
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         self._start(
             f"node-{number}",
@@ -88,7 +88,7 @@ class Loopback:
         )
 
     def start_run(self, app: Path) -> str:
-        """Send the app to the SuperLink; returns the run's id."""
+        """Send a Flower app to the SuperLink, which starts to run it; returns the run's id."""
         answer = json.loads(self.flwr("run", str(app), "lo", "--format", "json"))
         if not answer.get("success"):
             raise UnskewError(f"Flower did not take the app: {answer}")
@@ -101,7 +101,7 @@ class Loopback:
         meanwhile: Callable[[], None] = lambda: None,
         seconds: float = 1800.0,
     ) -> None:
-        """Wait until a run has ended by itself; ``server`` is the server's state folder."""
+        """Wait until a run has ended; ``server`` is the server's state folder."""
         outcome, asked = server / "outcome.json", time.monotonic()
 
         def ended() -> bool:
@@ -118,7 +118,7 @@ class Loopback:
         self.wait_until(ended, "the run's end", seconds)
 
     def run_log(self, run_id: str) -> str:
-        """The log of the ServerApp."""
+        """Log of the ServerApp (the server's part of the Flower app) in a run."""
         return self.flwr("log", run_id, "lo", "--show")
 
     def wait_until(self, happens: Callable[[], bool], what: str, seconds: float = 300.0) -> None:
@@ -140,7 +140,7 @@ class Loopback:
         process.wait()
 
     def stop(self, name: str) -> None:
-        """End a process with SIGTERM, as a service manager does."""
+        """End a process with SIGTERM, as a service manager does, and if needed with SIGKILL."""
         process = self._processes[name]
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -151,11 +151,11 @@ class Loopback:
         return self._processes[name].poll()
 
     def log(self, name: str) -> str:
-        """Output of a process since its last start."""
+        """Everything a process has printed since its last start."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def flwr(self, *arguments: str) -> str:
-        """Run Flower's command and return what it prints."""
+        """Run Flower's command ``flwr`` with these arguments and return what it prints."""
         done = subprocess.run(
             [_program("flwr"), *arguments],
             env=self._environment,

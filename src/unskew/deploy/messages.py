@@ -1,10 +1,10 @@
-"""The arrays that nodes and server exchange, by name, and the checks that both make on arrival.
+"""The arrays that nodes and server exchange, and the checks that the receiver makes.
 
-For methods that need only a sum, a node adds up its users' uploads and sends the rows that are not
-zero, the dense part and the weight. For other methods it sends each upload with its user's number.
-Only the arrays named here may leave a node. The server trusts none of them: :func:`read_sum` and
-:func:`read_each` check names, types, shapes, order, finiteness and norms before a value is used. A
-node does not trust the server either: see :func:`read_download`.
+A user's upload has item rows (one vector per item), a dense vector (all other parameters) and a
+weight. For methods that need only a sum, a node sends the weighted sum of its users' uploads. For
+other methods it sends each upload with its user's number. No other arrays leave a node. The server
+(:func:`read_sum`, :func:`read_each`) and the node (:func:`read_download`) check received arrays
+before use: names, types, shapes, finite values and, on the server, order and norms.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 Named = dict[str, NDArray[Any]]
 MetricSums = dict[str, tuple[float, int]]
-"""The sum of each metric over a node's users, and the number of users it is over."""
+"""For each metric, its sum over a node's users and the number of users in the sum."""
 
 METRICS = frozenset(
     f"{part}.{name}"
     for part in ("validation", "test")
     for name in per_user(np.zeros(0, np.int32), np.zeros(1, np.int64))
 )
-"""The names a node may report: the metrics of the evaluation itself."""
+"""Names of the metrics that a node may report, such as ``validation.ndcg@10``."""
 
 
 class Rejected(Exception):
@@ -55,7 +55,7 @@ class Rejected(Exception):
 
 
 class NodeSum(NamedTuple):
-    """A node's weighted sum: the item rows that are not zero, the dense part, the weight."""
+    """Weighted sum of a node's uploads: item numbers, their rows, a dense vector, the weight."""
 
     items: Int32
     values: Float32
@@ -64,14 +64,14 @@ class NodeSum(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Largest norm of an update per unit of weight, and largest weight of a node; 0: no limit."""
+    """Largest norm of an upload divided by its weight, largest weight of a node; 0: no limit."""
 
     norm: float = 0.0
     weight: float = 0.0
 
 
 def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_items: int) -> Any:
-    """Check names, types, shapes and values of a download's arrays; returns the method's type."""
+    """Check the arrays of a download from the server; returns the method's own download type."""
     individual = method.aggregation == "individual"  # their servers keep something per user
     server, _ = method.init(n_users if individual else 1, n_items, 0)
     example = method.download(server)
@@ -98,13 +98,13 @@ def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_item
 
 
 def download_digest(download: Any) -> Int64:
-    """SHA-256 of a download as four numbers, by which a node recognises it."""
+    """SHA-256 of a download as four 64-bit integers, by which a node recognises a repeated one."""
     named = dict(zip(download._fields, download, strict=True))
     return np.frombuffer(bytes.fromhex(checksum(named_tensors(named))), np.int64)
 
 
 def upload_shape(method: Method, download: Any, n_items: int, round: int) -> Shape:
-    """Shape of an upload in this round, found by training a dummy user with one item."""
+    """Shape of a user's upload in this round, found by training a dummy user with one item."""
     _, private = method.init(1, n_items, 0)
     one = Ragged(np.array([0, 1]), np.zeros(1, np.int32))
     cohort = Cohort(np.zeros(1, np.int64), one, one, n_items, 0, round)
@@ -122,7 +122,7 @@ def zero_uploads(shape: Shape) -> Upload:
 
 
 def sum_message(total: UploadSum) -> Named:
-    """The arrays of a node's sum: the rows that are not zero, in single precision."""
+    """The arrays to send for a node's sum: item rows without zero rows, dense vector, weight."""
     items = np.flatnonzero(total.rows.any(axis=1)).astype(np.int32)
     return {
         "items": items,
@@ -133,7 +133,7 @@ def sum_message(total: UploadSum) -> Named:
 
 
 def each_message(users: Int64, upload: Upload) -> Named:
-    """The arrays of all uploads of a node's users."""
+    """The arrays to send when the server needs each user's upload: all uploads, one by one."""
     indptr, items, values = upload.rows
     return {
         "users": users.astype(np.int64),
@@ -146,8 +146,7 @@ def each_message(users: Int64, upload: Upload) -> Named:
 
 
 def read_arrays(reply: Message) -> dict[str, Any]:
-    """The arrays of a Flower reply, by name; their content is checked by :func:`read_sum` or
-    :func:`read_each`."""
+    """The arrays of a Flower reply, by name; raises :class:`Rejected` if they cannot be read."""
     records = reply.content.array_records
     if set(records) != {"upload"} or len(reply.content) != 1:
         raise Rejected(f"the reply holds {', '.join(sorted(reply.content)) or 'nothing'}")
@@ -161,7 +160,7 @@ def read_arrays(reply: Message) -> dict[str, Any]:
 
 
 def read_metric_sums(reply: Message, n_users: int) -> MetricSums:
-    """Check the metrics of a Flower reply; raises :class:`Rejected`."""
+    """Check and return the metric sums in a Flower reply; raises :class:`Rejected`."""
     if set(reply.content) != {"sums"} or "sums" not in reply.content.metric_records:
         raise Rejected(f"the reply holds {', '.join(sorted(reply.content)) or 'nothing'}")
     found: MetricSums = {}
@@ -180,7 +179,7 @@ def read_metric_sums(reply: Message, n_users: int) -> MetricSums:
 
 
 def read_sum(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -> NodeSum:
-    """Check the arrays of a node's sum (one upload without a user); raises :class:`Rejected`."""
+    """Check and return the weighted sum that a node has sent; raises :class:`Rejected`."""
     _check_names(named, ("items", "values", "dense", "weight"))
     user = {"users": np.zeros(1, np.int64), "indptr": np.array([0, named["items"].size])}
     single = {**named, **user, "dense": named["dense"][None]}
@@ -193,7 +192,7 @@ def read_sum(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) ->
 
 
 def read_each(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -> Uploads:
-    """Check and return the uploads of a node's users, each on its own; raises :class:`Rejected`."""
+    """Check and return the users' uploads that a node has sent; raises :class:`Rejected`."""
     _check_names(named, ("users", "indptr", "items", "values", "dense", "weight"))
     n_users, n_rows = named["users"].size, named["items"].size
     for name, dtype, wanted in (
@@ -231,14 +230,14 @@ def read_each(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -
 
 
 def add_node(total: UploadSum, part: NodeSum) -> UploadSum:
-    """Add a node's sum to ``total``, whose arrays are changed in place."""
+    """Add a node's sum to ``total``, whose arrays are changed in place; returns the new total."""
     total.rows[part.items] += part.values
     total.dense[:] += part.dense
     return UploadSum(total.rows, total.dense, total.weight + part.weight, total.clients + 1)
 
 
 def merge_uploads(parts: list[Uploads], shape: Shape) -> Uploads:
-    """The uploads of all nodes in order of user number, as in the simulator."""
+    """Join the uploads of all nodes, in order of user number as in the simulator."""
     parts = [part for part in parts if len(part.users)]
     if not parts:
         return Uploads(np.zeros(0, np.int64), zero_uploads(shape))
@@ -247,7 +246,7 @@ def merge_uploads(parts: list[Uploads], shape: Shape) -> Uploads:
 
 
 def select_uploads(part: Uploads, chosen: Int64) -> Uploads:
-    """The uploads at these positions, in this order."""
+    """The uploads at the positions ``chosen``, in that order."""
     rows, dense, weight = part.upload
     upload = Upload(select(rows, chosen), dense[chosen], weight[chosen])
     return Uploads(part.users[chosen], upload)
@@ -265,7 +264,7 @@ def _check_norm(norm: float, limits: Limits) -> None:
 
 
 def _lengths(rows: Rows, dense: Float32) -> Float64:
-    """Euclidean length of each user's upload, item rows and dense part together."""
+    """Euclidean norm of each user's upload, over item rows and dense vector together."""
     squares = np.square(dense, dtype=np.float64).sum(axis=1)
     of_rows = np.square(rows.values, dtype=np.float64).sum(axis=1)
     squares += np.bincount(owners(rows.indptr), of_rows, len(squares))

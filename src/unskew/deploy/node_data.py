@@ -1,9 +1,8 @@
-"""A node's data: the interactions of its users, split, with their numbers in the federation.
+"""A node's data: its users' training and held-out items, and their numbers in the federation.
 
 ``data.safetensors`` holds the item lists, ``labels.json`` the labels of users and items. A device
-makes its own (``unskew deploy data``) from its file and the catalogue that all nodes share.
-Simulations and demos divide a whole data set into nodes. All files of a node are readable by their
-owner only.
+makes both with ``unskew deploy data``, from its own file and the catalogue that all nodes share.
+Demos divide a whole data set among nodes. All files of a node are readable by their owner only.
 """
 
 from __future__ import annotations
@@ -24,32 +23,34 @@ from unskew.ragged import filter_entries, owners, select
 from unskew.types import Int64, Ragged, Split, UnskewError
 
 FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unskew-catalogue", 1
+"""Format names of data, labels and catalogue files, and their version."""
 _LISTS = ("train", "seen", "excluded", "validation", "test")
+"""Fields of ``Split`` that are lists of items per user."""
 
 
 class NodeData(NamedTuple):
-    """Some users of a federation: their numbers in it, and their split."""
+    """A node's users: their numbers in the federation, and their training and held-out items."""
 
     users: Int64
     split: Split
 
 
 def take_users(split: Split, users: Int64) -> NodeData:
-    """These users' part of a federation's split."""
+    """Select these users from the split (training and held-out items) of a whole data set."""
     lists: dict[str, Any] = {name: select(getattr(split, name), users) for name in _LISTS}
     labels = [split.user_ids[user] for user in users.tolist()]
     return NodeData(users, replace(split, user_ids=labels, sampled=split.sampled[users], **lists))
 
 
 def divide_users(n_users: int, n_nodes: int) -> list[Int64]:
-    """The user numbers of each node, divided as evenly as possible."""
+    """Divide users among nodes as evenly as possible; returns the user numbers of each node."""
     if not 1 <= n_nodes <= n_users:
         raise UnskewError(f"{n_users} users cannot be shared by {n_nodes} nodes.")
     return [part.astype(np.int64) for part in np.array_split(np.arange(n_users), n_nodes)]
 
 
 def write_node_data(folder: Path, data: NodeData) -> None:
-    """Write a node's data, readable by its owner only."""
+    """Write a node's data into files that only their owner can read."""
     named: dict[str, NDArray[Any]] = {"users": data.users, "sampled": data.split.sampled}
     for name in _LISTS:
         ragged: Ragged = getattr(data.split, name)
@@ -72,7 +73,7 @@ def write_node_data(folder: Path, data: NodeData) -> None:
 
 
 def read_node_data(folder: Path) -> NodeData:
-    """Read what :func:`write_node_data` wrote."""
+    """Read a node's data, as :func:`write_node_data` writes it."""
     if not (folder / "data.safetensors").exists():
         raise UnskewError(f"{folder} holds no node data; make it with `unskew deploy data`.")
     labels = read_json(folder / "labels.json", LABELS, VERSION)
@@ -94,15 +95,15 @@ def read_node_data(folder: Path) -> NodeData:
 
 
 def write_catalogue(path: Path, split: Split) -> None:
-    """Write the items in the order in which all nodes number them, for the operator to share."""
+    """Write the catalogue that all nodes share: item labels and titles in order of item number."""
     titles = None if split.titles is None else list(split.titles)
     header = {"format": CATALOGUE, "version": VERSION}
     write_json(path, header | {"items": list(split.item_ids), "titles": titles})
 
 
 def renumber(split: Split, catalogue: Path, first_user: int) -> tuple[NodeData, int]:
-    """A node's own split in the federation's numbers, and how many of its rows are left out because
-    their items are not in the catalogue. Users are numbered on from ``first_user``."""
+    """Convert a node's split to the catalogue's item numbers and number its users from
+    ``first_user``. Also returns how many rows were left out: items not in the catalogue."""
     labels = read_json(catalogue, CATALOGUE, VERSION)
     number = {label: n for n, label in enumerate(labels["items"])}
     known = np.array([number.get(label, -1) for label in split.item_ids], np.int32)
@@ -129,7 +130,7 @@ def renumber(split: Split, catalogue: Path, first_user: int) -> tuple[NodeData, 
 
 @contextmanager
 def owner_only() -> Iterator[None]:
-    """Files and folders made in this block are readable by their owner only (0600 and 0700)."""
+    """Within the ``with`` block, new files and folders are readable by their owner only."""
     before = os.umask(0o077)
     try:
         yield
@@ -139,8 +140,7 @@ def owner_only() -> Iterator[None]:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a device's folder for this process alone, and make what it writes readable by the owner
-    only. The lock ends with the process."""
+    """Lock a device's folder for this process; new files are readable by their owner only."""
     with owner_only():
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as file:

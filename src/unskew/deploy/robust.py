@@ -1,13 +1,12 @@
 """Robust aggregation: bounds the influence of hostile nodes on sums, user ownership and metrics.
 
-Each robust sum works on the nodes' mean updates m_n = (sum of a node's weighted uploads) / (its
-weight), zero where a node touched nothing, and returns a sum, so that the method's ``aggregate``
-stays the same. A node's stated weight is bounded too: it counts for at most ``max-weight`` or,
-where none is set, the median node's weight. ``clip`` also bounds the norm of a node's mean update
-by the median norm. ``median`` and ``trimmed`` (Yin et al., ICML 2018) treat every coordinate by
-itself, give all nodes the same weight, and leave out the extremes. The sums stay bounded while
-most nodes are honest, but they are not exact: an honest node that is large or has unusual users
-counts for less.
+Each robust sum works on the nodes' mean updates: the sum of a node's weighted uploads, divided by
+its weight, with zeros for items that no user of the node changed. The result is a sum again, so the
+method's ``aggregate`` stays the same. A node's stated weight is bounded: it counts for at most
+``max-weight`` or, where none is set, the median node's weight. ``clip`` also bounds the norm of a
+node's mean update by the median norm. ``median`` and ``trimmed`` (Yin et al., ICML 2018) leave out
+the extremes of every coordinate and give all nodes the same weight. The sums stay bounded while
+most nodes are honest, but an honest node that is large or has unusual users counts for less.
 
 A user belongs to the first node that claims it uncontested, and stays with it; the server saves
 the owners with its checkpoint. If two nodes claim a user that has no owner yet, neither upload of
@@ -32,9 +31,8 @@ _BLOCK_ITEMS = 4096
 def robust_sum(
     parts: list[NodeSum], shape: Shape, how: Robust, trim: float, max_weight: float = 0.0
 ) -> UploadSum:
-    """Sum of the nodes' sums, protected in the way that ``how`` names. ``trim`` is the share of
-    nodes left out at either end for ``trimmed``. With ``max_weight`` 0, no node counts for more
-    than the median weight."""
+    """Sum of the nodes' sums by the robust rule ``how``. ``trimmed`` leaves out the share ``trim``
+    of nodes at either end. A node's weight counts up to ``max_weight`` (0: the median weight)."""
     present = [part for part in parts if part.weight > 0]
     if how == "none" or not present:
         return _add_all(parts, shape)
@@ -55,8 +53,8 @@ def robust_sum(
 
 
 def settle_owners(owners: Int64, claims: Mapping[int, Int64]) -> tuple[Int64, dict[int, Bool]]:
-    """Update the owner of every user after a round in which nodes sent uploads of the users in
-    ``claims``. Returns the owners, and for each node which of its claims hold."""
+    """Update which node owns each user, after a round in which each node sent uploads of the users
+    in its ``claims``. Returns the owners, and for each node a mask of the claims that hold."""
     claimed = np.zeros(len(owners), np.int64)
     for users in claims.values():
         claimed[users] += 1
@@ -69,10 +67,8 @@ def settle_owners(owners: Int64, claims: Mapping[int, Int64]) -> tuple[Int64, di
 def mean_metrics(
     answers: Mapping[int, MetricSums], n_users: int
 ) -> tuple[dict[str, float], list[int]]:
-    """Means over the users of all nodes, and the nodes left out.
-
-    Nodes are left out, those with most users first, if together they claim more users than the
-    federation has."""
+    """Mean of each metric over the users of all nodes, and the nodes left out. If nodes together
+    report more users than the federation has, those that report most are left out."""
     size = {node: max((n for _, n in sums.values()), default=0) for node, sums in answers.items()}
     order = sorted(answers, key=lambda node: (size[node], node))
     users = np.cumsum([size[node] for node in order])
@@ -94,7 +90,7 @@ def _add_all(parts: list[NodeSum], shape: Shape) -> UploadSum:
 
 
 def _median(values: Float64) -> float:
-    """Lower median: at most an honest value even if half of the nodes report too large ones."""
+    """Lower median: no more than an honest value, even if half of the nodes report too much."""
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
@@ -113,7 +109,7 @@ def _mean_rows(part: NodeSum, low: int, high: int, width: int) -> Float64:
 
 
 def _clip(parts: list[NodeSum], weights: Float64) -> list[NodeSum]:
-    """The nodes' sums with these ``weights``; mean updates are scaled down to the median norm."""
+    """Rescale the nodes' sums to ``weights``, with mean updates clipped to the median norm."""
     norms = np.array([_norm(part) / part.weight for part in parts])
     shorter = np.minimum(1.0, _median(norms) / np.maximum(norms, 1e-30))
     scales = shorter * weights / [part.weight for part in parts]
@@ -129,5 +125,5 @@ def _norm(part: NodeSum) -> float:
 
 
 def _signed(node: int) -> int:
-    """A Flower node id (unsigned 64-bit) as the signed number that files store."""
+    """A Flower node id (unsigned 64-bit) as the signed 64-bit integer that files store."""
     return int(np.uint64(node).astype(np.int64))

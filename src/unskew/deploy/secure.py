@@ -3,12 +3,12 @@
 Flower's workflow computes a weighted mean of vectors with quantised entries, and reveals the
 weights. So every node sends with weight one, and its own weight as one more masked entry:
 
-    v_n = f_n (sum of the node's weighted rows | dense part | weight) / max_weight
+    vector = scale * (sum of the node's weighted item rows | dense part | weight) / max_weight
 
-with f_n <= 1 so that no entry leaves SecAgg+'s range: a node beyond ``max-weight`` or
-``secure-clip`` counts for less, in the same direction. The mean times the number of nodes is the
-sum, up to the quantisation error: at most one step of 2 clip / quanta per node and entry, times
-max-weight.
+The scale is 1, or less if an entry would leave SecAgg+'s range: a node beyond ``max-weight`` or
+``secure-clip`` then counts for less, in the same direction. The mean times the number of nodes is
+the sum, up to the quantisation error: per node and entry at most max-weight times one step, which
+is 2 secure-clip / (number of steps).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ log = logging.getLogger("flwr")
 
 
 def quantisation_steps(n_nodes: int) -> int:
-    """Number of quantisation steps of an entry: the most with which the sum over ``n_nodes`` nodes
-    still fits into SecAgg+'s 32 bits."""
+    """Number of steps to which SecAgg+ quantises an entry of a node's vector: the largest for which
+    the sum over ``n_nodes`` nodes fits into 32 bits."""
     return 1 << (31 - max(n_nodes - 1, 1).bit_length())
 
 
@@ -56,15 +56,15 @@ def is_secure(message: Message) -> bool:
 
 
 def mask_if_asked(message: Message, context: Context, call_next: Any) -> Message:
-    """Apply Flower's SecAgg+ mod to the messages of its protocol, and nothing to the others."""
+    """Apply Flower's SecAgg+ mod to messages of its protocol; pass other messages on unchanged."""
     if is_secure(message):
         return secaggplus_mod(message, context, call_next)
     return call_next(message, context)
 
 
 def secure_content(upload: Named, rules: RunConfig) -> RecordDict:
-    """A node's upload as the dense vector v_n of this module, in the layout that Flower's SecAgg+
-    mod masks."""
+    """Encode a node's upload as one vector (item rows, dense part and weight, scaled to SecAgg+'s
+    range) in the message layout that Flower's SecAgg+ mod masks."""
     width = upload["values"].shape[1]
     rows = np.zeros((rules.items, width))
     rows[upload["items"]] = upload["values"]
@@ -81,8 +81,8 @@ def secure_content(upload: Named, rules: RunConfig) -> RecordDict:
 def secure_sum(
     grid: Grid, context: Context, round: int, nodes: list[int], content: Any, rules: RunConfig
 ) -> tuple[Float64 | None, int]:
-    """Run the protocol once; returns the sum of the nodes' vectors (None if it failed) and the
-    number of nodes in it. ``content`` makes the message to a node; Flower adds its own part."""
+    """Run SecAgg+ for one round; returns the sum of the nodes' vectors (None on failure) and the
+    number of nodes in the sum. ``content`` makes the message that is sent to a node."""
     means: list[tuple[Float64, int]] = []
 
     def receive(_: int, results: list[Any], failures: list[Any]) -> tuple[None, dict[str, Any]]:
@@ -119,7 +119,7 @@ def secure_sum(
 
 
 def to_upload_sum(vector: Float64, shape: Shape, rules: RunConfig, n_nodes: int) -> UploadSum:
-    """The summed vector in the form that the method's ``aggregate`` takes."""
+    """Decode the summed vector into item rows, dense part and weight, for ``aggregate``."""
     vector = vector * rules.max_weight
     cut = shape.n_items * shape.width
     rows = vector[:cut].reshape(shape.n_items, shape.width)
@@ -127,7 +127,7 @@ def to_upload_sum(vector: Float64, shape: Shape, rules: RunConfig, n_nodes: int)
 
 
 class _Workflow(SecAggPlusWorkflow):
-    """Flower's SecAgg+ workflow with our messages in place of its own."""
+    """Flower's SecAgg+ workflow, but sending this package's training messages to the nodes."""
 
     def __init__(self, content: Any, **options: Any) -> None:
         super().__init__(**options)

@@ -1,16 +1,15 @@
-"""Flower's ServerApp: rounds over the connected nodes, checked uploads, a checkpoint after each.
+"""Flower's ServerApp: runs the rounds with the connected nodes, and saves the model after each.
 
 A round uses every valid upload and logs the node of every invalid one. A node that does not
-answer is left out of the round. With too few nodes the server waits, says so, and stops after a
+answer is left out of the round. With too few nodes the server waits, logs that, and stops after a
 time; started again with the same state folder it continues after the last complete round.
 
-Every message names the best round so far, by the validation NDCG@10 that nodes report when they
-are evaluated; one last message does so after the last round. Nodes keep their state of that
-round.
+Every training message names the best round so far, by the validation NDCG@10 that nodes report; a
+last message does so after the last round. Nodes save their state of the best round.
 
 The state folder holds ``federation.json`` (the federation), ``server.safetensors`` (the model
-after the last complete round), ``rounds.jsonl`` (a row of figures per round) and ``outcome.json``
-(how the run ended).
+after the last complete round), ``rounds.jsonl`` (statistics and metrics of each round) and
+``outcome.json`` (how the run ended).
 """
 
 from __future__ import annotations
@@ -56,15 +55,16 @@ from unskew.privacy import Shape
 from unskew.types import Int64, Method, UnskewError, Uploads, UploadSum
 
 FORMAT, STATE, OUTCOME, VERSION = "unskew-federation", "unskew-server", "unskew-outcome", 1
+"""Format names of the federation, model and outcome files, and their version."""
 _POLL_SECONDS = 0.5
-"""Seconds between two checks for nodes or replies."""
+"""Seconds between two checks for new nodes or replies."""
 _MAX_ATTEMPTS = 3
-"""Maximum number of attempts at a round without a valid upload before the run stops."""
+"""Number of attempts at a round, all without a valid upload, after which the run stops."""
 log = logging.getLogger("flwr")
 
 
 def claim_folder(folder: Path, task: Task) -> None:
-    """Record the task in a server's state folder; raise an error if it holds another federation."""
+    """Record the task in a server's state folder; an error if the folder has another federation."""
     path = folder / "federation.json"
     if path.exists():
         task.check_folder(folder, read_json(path, FORMAT, VERSION)["task"])
@@ -72,7 +72,7 @@ def claim_folder(folder: Path, task: Task) -> None:
 
 
 def read_model(folder: Path, server: Any) -> tuple[int, Any]:
-    """The last saved round and server state, in ``server``'s type; (0, ``server``) if none."""
+    """Read the last round number and server state, typed as ``server``; (0, ``server``) if none."""
     saved = _read_tensors(folder)
     if not saved:
         return 0, server
@@ -85,13 +85,13 @@ def _read_tensors(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The figures of every round so far, one row per round."""
+    """Read the statistics and metrics of every round so far, one row per round."""
     path = folder / "rounds.jsonl"
     return read_json_lines(path) if path.exists() else []
 
 
 def best_round(rows: list[dict[str, Any]]) -> int:
-    """The first round with the highest validation NDCG@10; 0 if none was evaluated."""
+    """Number of the first round with the highest validation NDCG@10; 0 if none was evaluated."""
     found = {row["round"]: row.get("metrics", {}).get("validation.ndcg@10") for row in rows}
     known = {round: figure for round, figure in found.items() if figure is not None}
     return max(known, key=lambda round: known[round], default=0)
@@ -137,7 +137,7 @@ class Coordinator:
         self._stop("all rounds played")
 
     def _run_round(self, nodes: list[int]) -> bool:
-        """Run one round; returns whether any upload could be used."""
+        """Run one round with these nodes; returns whether any upload could be used."""
         began, round = time.monotonic(), self._round + 1
         shape = upload_shape(self._method, self._download(), self._task.n_items, round)
         exchange = self._secure_round if self._rules.secure else self._plain_round
@@ -198,7 +198,7 @@ class Coordinator:
     def _owned_uploads(
         self, round: int, each: dict[int, Uploads], rejected: dict[str, str]
     ) -> list[Uploads]:
-        """The uploads of each node's own users, without those that other nodes own."""
+        """Select the uploads of users whom the sending node owns; logs and records the others."""
         claims = {node: part.users for node, part in each.items()}
         self._owners, holds = settle_owners(self._owners, claims)
         for node, hold in holds.items():
@@ -219,7 +219,7 @@ class Coordinator:
         return secure.to_upload_sum(vector, shape, self._rules, n), report
 
     def _evaluate(self, round: int, nodes: list[int]) -> dict[str, Any]:
-        """Means of the metrics over the users of all nodes that answer, from the nodes' sums."""
+        """Ask the nodes for metric sums; returns the mean over the users of nodes that answered."""
         answers, n_users = {}, self._task.n_users
         for node, reply in self._ask("evaluate", round, dict.fromkeys(nodes, RecordDict())):
             try:
@@ -238,7 +238,7 @@ class Coordinator:
         return {"metrics": means}
 
     def _name_best(self) -> None:
-        """Tell the nodes the best round once more, unless only the last round was evaluated."""
+        """Send the best round's number to the nodes, unless only the last round was evaluated."""
         best = best_round(self._rows)
         if sum("metrics" in row for row in self._rows) > 1:
             log.info("The best round on validation is %d", best)
@@ -250,7 +250,7 @@ class Coordinator:
     def _ask(
         self, kind: str, round: int, contents: dict[int, RecordDict]
     ) -> Iterator[tuple[int, Message]]:
-        """Send messages and yield the replies as they come; log nodes that fail or stay silent."""
+        """Send each node its message; yield replies as they come and log nodes without a reply."""
         messages = [
             Message(content, dst_node_id=node, message_type=kind, group_id=str(round))
             for node, content in contents.items()

@@ -1,4 +1,4 @@
-"""The settings of a deployed federation: Flower's run-config, and the app that carries it.
+"""The settings of a deployed federation: Flower's run-config, and the app that contains it.
 
 The server and the nodes read the same run-config, so they build the same method. Values are
 numbers, booleans and strings, as Flower allows; the method's own settings are one string of
@@ -57,12 +57,11 @@ class Task:
         return create(self.method, **{key: value for key, _, value in pairs})
 
     def cohort_of(self, round: int) -> Int64:
-        """The users who train in a round, as the simulator draws them."""
+        """Numbers of the users who train in a round, drawn as in the simulator."""
         return draw_cohort(self.seed, round, self.n_users, self.build().config.participation)
 
     def check_folder(self, folder: Path, saved: Mapping[str, Any]) -> None:
-        """Refuse a state folder if ``saved``, the task it was made for, is another federation's:
-        if anything but the number of rounds differs."""
+        """Raise an error if a state folder, whose task is ``saved``, is of another federation."""
         known = Task(**saved)
         if known._identity() != self._identity():
             raise UnskewError(
@@ -78,8 +77,7 @@ class Task:
 
 @dataclass(frozen=True)
 class RunConfig(Settings):
-    """Flower's run-config: the federation, how the server runs the rounds, and the limits it sets
-    for uploads."""
+    """Flower's run-config: the federation, how the server runs rounds, its limits on uploads."""
 
     method: str = "pfedclr"
     settings: str = ""
@@ -119,8 +117,8 @@ class RunConfig(Settings):
 
 
 def read_config(kind: type[_Config], given: Mapping[str, Any], owner: str) -> _Config:
-    """Read a configuration of Flower as the settings class ``kind``. Its keys have hyphens where
-    the fields have underscores. ``owner`` names the configuration in errors."""
+    """Read a Flower configuration into the settings class ``kind``; hyphens in its keys become
+    underscores. ``owner`` is the configuration's name in error messages."""
     try:
         named = {key.replace("-", "_"): value for key, value in given.items()}
         return kind(**parse_settings(kind, named, owner))
@@ -129,7 +127,7 @@ def read_config(kind: type[_Config], given: Mapping[str, Any], owner: str) -> _C
 
 
 def read_run_config(given: Mapping[str, Any]) -> RunConfig:
-    """Check a run-config, also whether its method and its rules go together."""
+    """Read a run-config and check that the method works with its aggregation settings."""
     config = read_config(RunConfig, given, "The run-config")
     method = config.task.build()
     individual = method.aggregation == "individual"
@@ -156,10 +154,10 @@ def read_run_config(given: Mapping[str, Any]) -> RunConfig:
 
 
 def write_app(folder: Path, given: Mapping[str, Any]) -> None:
-    """Write the folder that ``flwr run FOLDER`` packs and sends.
+    """Write a Flower app: the folder that ``flwr run FOLDER`` packs and sends.
 
-    It holds a ``pyproject.toml`` with the run-config and two one-line modules. Everything else is
-    the ``unskew`` installed on the machines. The run-config is checked here, not on the first node.
+    The app is a ``pyproject.toml`` with the run-config, which is checked here, and two modules that
+    import the apps from the ``unskew`` installed on the machines.
     """
     values = vars(read_run_config(given)).items()
     # Strings, numbers and booleans are written alike in JSON and TOML.

@@ -1,4 +1,4 @@
-"""The simulator: rounds, chunks, devices, checkpoints; independent of the method."""
+"""The simulator of federated training: rounds, devices, checkpoints. It runs any method."""
 
 from unskew.engine.checkpoints import Checkpoints, model_checksum
 from unskew.engine.devices import Devices

@@ -1,12 +1,12 @@
 """A run's state on disk, saved after rounds so that a valid checkpoint exists at every moment.
 
-``state/round-000042/`` holds the devices and the scoreboard; the folder of the last round also
-holds the server, which resuming needs. ``state/current.json`` names the last round and the best
-one. It is replaced only after the folders it names are complete, so a process killed at any moment
-leaves the previous ``current.json`` and everything it names.
+``state/round-000042/`` holds the devices' state and every user's evaluation ranks; the folder of
+the last round also holds the server's state, for resuming. ``state/current.json`` names the last
+round and the best one. It is replaced only after the folders it names are complete, so a process
+killed at any moment leaves the previous ``current.json`` and everything it names.
 
-Writing may take up to a tenth of the training time. Where a state is so large that every round
-would cost more, some rounds are not written, and resuming trains them again, bit-identically.
+Writing may take up to a tenth of the run's time. If saving every round would take longer, some
+rounds are not saved; resuming trains these again, with bit-identical results.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from unskew.files import (
 from unskew.types import Split, UnskewError
 
 FORMAT, VERSION = "unskew-state", 1
+"""Format name in ``current.json``, and format version of all checkpoint files."""
 MAX_WRITING_SHARE = 0.1
-"""Maximum share of the run's time that writing checkpoints may take."""
+"""Maximum share of the run's time that writing may take; beyond it, rounds are not saved."""
 
 
 def model_checksum(state: State) -> str:
-    """SHA-256 of the last round's model: the server's and every device's."""
+    """SHA-256 of the model after the last round: the server's state and every device's."""
     return checksum([*named_tensors(state.server._asdict()), *state.devices.tensors()])
 
 
 class Checkpoints:
-    """The ``state`` folder of one seed of a run."""
+    """Saves and loads the ``state`` folder, which holds the checkpoints of one seed of a run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -51,7 +52,8 @@ class Checkpoints:
         self._began = time.monotonic()
 
     def after_round(self, state: State, final: bool) -> None:
-        """Save the state if there is time for it. The last round is always saved."""
+        """Save the state, unless saving has taken over a tenth of the time. Always save the last
+        one."""
         began = time.monotonic()
         if final or self._writing <= MAX_WRITING_SHARE * (began - self._began):
             self.save(state)
@@ -76,7 +78,7 @@ class Checkpoints:
                 shutil.rmtree(folder)
 
     def load(self, federation: Federation) -> State | None:
-        """The newest complete state, or None if nothing was saved yet."""
+        """Load the newest complete state; None if nothing was saved yet."""
         if not (self._folder / "current.json").exists():
             return None
         try:

@@ -1,9 +1,9 @@
 """A compact store of the private state of all devices, read and written one chunk at a time.
 
-A dense field (a vector per user) is one array with the user axis first. A ragged field is a pair of
-arrays per user that are replaced and never changed, so a snapshot costs only what changes later.
-Each device also stores the version of the download it got last; a download is stored as long as
-some device has it.
+A dense field (a vector per user) is one array with the user axis first. A ragged field (item rows,
+a varying number per user) is two arrays per user: item numbers and rows. These are replaced, never
+changed in place, so snapshots share them. A device also has the version number of the download it
+received last. A download is stored as long as it is the last one of some device.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Devices:
         self.downloads: dict[int, Any] = {0: download}
 
     def take(self, users: Int64, without: Collection[str] = ()) -> Any:
-        """A copy of the private state of these users. The ragged fields named in ``without`` come
-        without their rows, for methods that do not read them."""
+        """A copy of the private state of ``users``. Item rows of the fields named in ``without``,
+        which the caller does not read, are left out."""
         leaves: dict[str, Any] = {name: array[users] for name, array in self._dense.items()}
         for name, (items, values) in self._ragged.items():
             if name in without:
@@ -55,7 +55,7 @@ class Devices:
         return self._kind(**leaves)
 
     def put(self, users: Int64, private: Any, version: int) -> None:
-        """Replace the private state of these users, who now hold download ``version``."""
+        """Replace the private state of ``users``, whose last download is now number ``version``."""
         for name, array in self._dense.items():
             array[users] = getattr(private, name)
         for name, (items, values) in self._ragged.items():
@@ -68,7 +68,7 @@ class Devices:
         self.version[users] = version
 
     def _copy_items(self, items: Int32) -> Int32:
-        """A copy of an item list; lists of all items share one copy."""
+        """A copy of a list of item numbers. Lists of the whole catalogue share one copy."""
         if not len(items) or items[-1] != len(items) - 1:
             return items.copy()
         return self._all.setdefault(len(items), items.copy())
@@ -80,16 +80,16 @@ class Devices:
         return (dense + ragged + 1) / self.n_users
 
     def remember(self, version: int, download: Any) -> None:
-        """Store a download under its number, because devices are about to get it."""
+        """Store the download that the server is about to send, under its version number."""
         self.downloads = {**self.downloads, version: download}
 
     def forget(self) -> None:
-        """Drop the downloads that no device has any more."""
+        """Delete the downloads that are not the last one of any device."""
         live = set(np.unique(self.version).tolist())
         self.downloads = {number: held for number, held in self.downloads.items() if number in live}
 
     def snapshot(self) -> Devices:
-        """A copy of the state; cheap, because ragged fields are shared and never changed."""
+        """A copy of all devices' state; cheap, because item rows are shared and never changed."""
         copy = object.__new__(Devices)
         copy._kind, copy.n_users, copy._all = self._kind, self.n_users, self._all
         copy._dense = {name: array.copy() for name, array in self._dense.items()}
@@ -98,7 +98,7 @@ class Devices:
         return copy
 
     def tensors(self) -> Iterator[Tensor]:
-        """All state as named tensors, to be saved or hashed without copying it."""
+        """Yield the state of all devices as named tensors, to be saved or hashed without a copy."""
         yield Tensor.whole("version", self.version)
         for name in self._kind._fields:
             if name in self._dense:
@@ -115,12 +115,12 @@ class Devices:
                 yield Tensor.whole(f"download.{version}.{field}", array)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All state as named whole arrays."""
+        """The state of all devices as a dictionary of named arrays."""
         return {tensor.name: tensor.array() for tensor in self.tensors()}
 
     @staticmethod
     def from_arrays(named: Mapping[str, NDArray[Any]], private: Any, download: Any) -> Devices:
-        """Build a store from what ``arrays`` returned; ``private`` and ``download`` give types."""
+        """Build a store from the result of ``arrays``; the other arguments only give types."""
         leaves: dict[str, Any] = {}
         for name, leaf in zip(private._fields, private, strict=True):
             if isinstance(leaf, Rows):

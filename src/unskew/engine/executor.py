@@ -1,7 +1,7 @@
-"""Train a chunk of clients, and train many chunks side by side.
+"""Train a chunk (a group of clients), or many chunks in parallel.
 
 The round loop asks an executor for the results of all chunks and adds them up in order. Chunks do
-not depend on each other, so where and when one is trained changes no result.
+not depend on each other, so where and when a chunk is trained does not change the result.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def train_upload(
 ) -> Trained:
     """Do Step 1 (training before the upload) and apply the privacy transform to the upload.
 
-    The simulator and a real device both call it. Step 2 (``personalize``) follows in the simulator
-    at once; on a device it may happen later and in another process."""
+    Called by the simulator and by real devices. Step 2 (``personalize``) follows at once in the
+    simulator; on a device it may run later and in another process."""
     private, upload, losses = method.local(download, private, cohort)
     if transform is not None:
         upload = transform(upload, cohort)
@@ -36,7 +36,7 @@ def train_upload(
 def train_chunk(
     method: Method, download: Any, private: Any, cohort: Cohort, transform: Transform | None
 ) -> Trained:
-    """Do Steps 1 and 2 (training before and after the upload) on samples that are drawn once."""
+    """Train one chunk: Steps 1 and 2 (before and after the upload), both on the same samples."""
     cohort = method.draw(cohort)
     private, upload, losses = train_upload(method, download, private, cohort, transform)
     return method.personalize(download, private, cohort), upload, losses
@@ -55,7 +55,7 @@ class Executor(Protocol):
 
 
 class ThreadExecutor:
-    """Trains each chunk on one thread; with a single worker, kernels use all threads."""
+    """Trains each chunk on one thread. A single worker uses all threads for its chunk instead."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers

@@ -1,4 +1,4 @@
-"""The round loop: which clients take part, in which chunks, and in which order steps happen."""
+"""The round loop of the simulator: draw clients, train them in chunks, aggregate and evaluate."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from unskew.engine.checkpoints import Checkpoints
 
 MAX_CHUNK_CLIENTS = 256
-"""Maximum number of clients trained together as a chunk. It bounds memory and changes no result."""
+"""Maximum number of clients trained together (a chunk). It bounds memory and changes no result."""
 MAX_CHUNK_BYTES = 8 * 2**20
-"""Maximum bytes of a chunk's private state: chunks are smaller if clients hold whole tables."""
+"""Maximum bytes of the private state of a chunk's clients; large states make chunks smaller."""
 EVALUATION_BATCH_USERS = 32
-"""Clients evaluated at a time; few, because some methods make a whole item table for each."""
+"""Number of users evaluated at a time; small, because some methods build an item table per user."""
 MIN_CHUNKS_PER_WORKER = 4
-"""Minimum number of chunks per worker, so that workers finish at about the same time."""
+"""Minimum number of chunks per worker and round, so that workers finish at about the same time."""
 
 Row = dict[str, Any]
 """A round's numbers (losses, metrics, seconds, bytes) as a JSON object."""
@@ -45,8 +45,8 @@ Row = dict[str, Any]
 
 @dataclass
 class State:
-    """A run between two rounds: everything that later rounds depend on, and the devices of the
-    best round, which hold all that recommending needs."""
+    """State of a run between two rounds: everything that later rounds depend on, and the devices of
+    the best round so far, which are used to recommend."""
 
     round: int
     server: Any
@@ -59,7 +59,7 @@ class State:
 
 
 class Federation:
-    """Trains a method on a split with a seed; these three determine the result."""
+    """Simulates the training of a method. Method, data split and seed determine the result."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class Federation:
         transform: Transform | None = None,
         executor: Executor | None = None,
     ) -> None:
-        """``transform`` changes uploads before they leave. ``executor`` trains the chunks; by
-        default one worker per thread, or a single one if a transform must see the uploads in the
-        order of the cohort."""
+        """``chunk`` is the maximum number of clients per chunk. ``transform`` is applied to uploads
+        before they are sent. ``executor`` trains the chunks; default: one worker per thread, or a
+        single one with ``transform``, which must see the uploads in a fixed order."""
         self.method, self.split, self.seed = method, split, seed
         self._chunk, self._transform, self._executor = chunk, transform, executor
 
@@ -86,11 +86,11 @@ class Federation:
         before_round: Callable[[State], object] | None = None,
         on_round: Callable[[State, Row], object] | None = None,
     ) -> State:
-        """Train up to round ``rounds`` (by default the method's own number) and return the state.
+        """Train up to round ``rounds`` (default: the method's setting) and return the state.
 
-        Training continues from ``state`` if there is one, else from the newest checkpoint, else it
-        starts afresh. ``on_round`` gets the state after each round and the round's figures; what it
-        adds to the figures is saved with them. The checkpoint of a round is written after it.
+        Training continues from ``state`` if given, else from the newest checkpoint, else it starts
+        afresh. ``on_round`` is called after each round with the state and the round's row (losses,
+        metrics, seconds, bytes). Entries that it adds to the row are saved in the checkpoint.
         """
         last = self.method.config.rounds if rounds is None else rounds
         if state is None and checkpoints is not None:
@@ -108,7 +108,7 @@ class Federation:
         return state
 
     def start(self) -> State:
-        """The federation before its first round, every client with the initial model."""
+        """State before the first round: all clients have the initial model and are evaluated."""
         server, private = self.method.init(self.split.n_users, self.split.n_items, self.seed)
         download = self.method.retained_download(self.method.download(server))
         devices, board = Devices(private, download), Scoreboard(self.split)
@@ -117,9 +117,9 @@ class Federation:
         return State(0, server, devices, board, 0, devices.snapshot(), board.snapshot())
 
     def step(self, state: State) -> Row:
-        """Train one round, changing ``state``; returns the round's figures.
+        """Train and evaluate one round. Changes ``state``; returns the round's losses and metrics.
 
-        The best round is the one with the highest validation NDCG@10; of equal rounds the first.
+        The best round is the one with the highest validation NDCG@10, the first one in a tie.
         """
         began, board, devices = time.perf_counter(), state.scoreboard, state.devices
         if self.method.aggregation == "central":
@@ -150,11 +150,11 @@ class Federation:
         return row
 
     def cohort_of(self, round: int) -> Int64:
-        """The users who take part in a round."""
+        """Indices of the users who take part in a round, ascending."""
         return draw_cohort(self.seed, round, self.split.n_users, self.method.config.participation)
 
     def cohort(self, users: Int64, round: int) -> Cohort:
-        """The cohort of these users in a round: their training items and excluded items."""
+        """``users`` with their training items and the items never drawn as their negatives."""
         return Cohort(
             users,
             select(self.split.train, users),
@@ -165,8 +165,8 @@ class Federation:
         )
 
     def _train_clients(self, state: State) -> tuple[Int64, Any, Row]:
-        """Train the clients of a round and aggregate on the server. Returns the users, their
-        download, and the round's figures."""
+        """Train the clients of a round and aggregate on the server. Returns the participating
+        users, the download they received, and the round's mean loss and bytes sent."""
         method, devices, round = self.method, state.devices, state.round + 1
         users = self.cohort_of(round)
         download = method.download(state.server)
@@ -201,8 +201,8 @@ class Federation:
         return users, download, figures | {"bytes_down": int(bytes_down) * len(users)}
 
     def _train_epoch(self, state: State) -> tuple[Int64, Any, Row]:
-        """A round of a central baseline: one epoch over all data. Returns all users, the model, and
-        the round's figures."""
+        """Train a central baseline for one epoch over all data, which counts as a round. Returns
+        all users, the model, and the mean loss."""
         method: Any = self.method
         devices, round, everyone = state.devices, state.round + 1, np.arange(self.split.n_users)
         private, cohort = devices.take(everyone), self.cohort(everyone, round)
@@ -216,7 +216,7 @@ class Federation:
     def _evaluate(
         self, board: Scoreboard, devices: Devices, users: Int64, download: Any, size: int
     ) -> None:
-        """Rank the held-out items of ``users``, ``size`` of them at a time."""
+        """Score ``size`` users at a time and store their held-out items' ranks in ``board``."""
         for batch in batches(users, size):
             board.update(batch, self.method.score(download, devices.take(batch)))
 
@@ -225,20 +225,19 @@ class Federation:
 
     def _worker_chunk_size(self, devices: Devices, n_users: int, workers: int) -> int:
         """Number of clients per chunk: few enough that every worker gets several chunks, and that
-        chunks in training and chunks waiting to be stored together stay within the memory limit of
-        one chunk."""
+        all chunks in memory at the same time stay within ``MAX_CHUNK_BYTES``."""
         size = self._chunk_size(devices) // (2 * workers)
         return max(1, min(size, -(-n_users // (workers * MIN_CHUNKS_PER_WORKER))))
 
 
 def batches(users: Int64, size: int = MAX_CHUNK_CLIENTS) -> Iterator[Int64]:
-    """Yield the users in arrays of at most ``size``."""
+    """Yield consecutive parts of the array ``users``, each of at most ``size`` users."""
     for low in range(0, len(users), size):
         yield users[low : low + size]
 
 
 def concatenate_uploads(each: list[tuple[Int64, Upload]]) -> Uploads:
-    """Concatenate the chunks' uploads. Empties ``each``, so that no upload is in memory twice."""
+    """Concatenate the uploads of all chunks. Empties the list ``each``, to save memory."""
     first = each[0][1]
     indptr = indptr_from_counts(np.concatenate([np.diff(one.rows.indptr) for _, one in each]))
     items = np.empty(indptr[-1], np.int32)
@@ -258,7 +257,7 @@ def concatenate_uploads(each: list[tuple[Int64, Upload]]) -> Uploads:
 
 
 def draw_cohort(seed: int, round: int, n_users: int, share: float) -> Int64:
-    """Draw the clients of a round without replacement, ascending; a deployment draws the same."""
+    """Draw the users of a round without replacement, ascending. Deployments draw the same users."""
     size = max(1, int(n_users * share + 1e-9))
     chosen = generator(seed, Purpose.COHORT, round).permutation(n_users)[:size]
     return np.sort(chosen).astype(np.int64)
@@ -269,8 +268,8 @@ def _headline(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def return_freed() -> None:
-    """Make the GNU C library return freed memory to the system: its pieces are too small for the
-    large tables that a server needs next. Does nothing with other C libraries."""
+    """Make the GNU C library return freed memory to the operating system, because small freed
+    blocks cannot hold the large arrays needed next. No effect with other C libraries."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError, TypeError):

@@ -1,4 +1,4 @@
-"""Recommend from a trained federation: to one user, to all users, to a newcomer."""
+"""Recommend items with a trained model: to one user, to all users, or to a new user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewEr
 class Recommender:
     """Recommends items with a trained model.
 
-    Training items are never recommended. Held-out items may be, as they would be in use.
+    Training items are never recommended. Validation and test items can be, as in production.
     """
 
     def __init__(self, method: Method, split: Split, devices: Devices, seed: int) -> None:
@@ -26,12 +26,12 @@ class Recommender:
         self._method, self._devices, self._seed = method, devices, seed
 
     def recommend(self, user: str, k: int = 10) -> list[dict[str, Any]]:
-        """The ``k`` best unseen items of a user, by the user's model of its last round."""
+        """The ``k`` best unseen items of the user labelled ``user``: rank, item, title, score."""
         users = np.array([_find(user, self.split.user_ids, "user")])
         return self._table(users, k).drop("user").to_dicts()
 
     def recommend_all(self, k: int = 10) -> pl.DataFrame:
-        """A table with ``k`` rows for every user: user, rank, item, title, score."""
+        """Table of the ``k`` best unseen items of every user: user, rank, item, title, score."""
         everyone = np.arange(self.split.n_users)
         starts = range(0, self.split.n_users, MAX_CHUNK_CLIENTS)
         return pl.concat(
@@ -39,9 +39,9 @@ class Recommender:
         )
 
     def fold_in(self, items: Sequence[str], k: int = 10) -> list[dict[str, Any]]:
-        """Recommend to a new user who has had ``items``, in this order.
+        """Recommend to a new user with the history ``items`` (labels, oldest first).
 
-        The newcomer fits a user vector to the latest global items, which do not change.
+        The user's private state is fitted to the latest shared model, which stays unchanged.
         """
         numbers = [_find(item, self.split.item_ids, "item") for item in dict.fromkeys(items)]
         ends = np.array([0, len(numbers)])
@@ -55,12 +55,12 @@ class Recommender:
         return self._best(["newcomer"], scores, seen, k).drop("user").to_dicts()
 
     def _table(self, users: Int64, k: int) -> pl.DataFrame:
-        """The best unseen items of these users, each by the items that it downloaded last."""
+        """Table of the ``k`` best unseen items of ``users``: user, rank, item, title, score."""
         labels = [self.split.user_ids[user] for user in users]
         return self._best(labels, self.scores(users), select(self.split.seen, users), k)
 
     def scores(self, users: Int64) -> Float32:
-        """Scores of all items for each user, by the item embeddings its device received last."""
+        """Scores of all items for each user, by the model that the user's device received last."""
         scores = np.empty((len(users), self.split.n_items), np.float32)
         for version in np.unique(self._devices.version[users]):
             chosen = np.flatnonzero(self._devices.version[users] == version)
@@ -69,7 +69,7 @@ class Recommender:
         return scores
 
     def _best(self, users: list[str], scores: Float32, seen: Ragged, k: int) -> pl.DataFrame:
-        """The ``k`` highest scores of every user among the items that are not in ``seen``."""
+        """Table of the ``k`` items with the highest scores per user, without those in ``seen``."""
         top = best_unseen(scores, seen, k)
         row, rank = np.nonzero(top >= 0)
         items = top[row, rank]
@@ -86,7 +86,7 @@ class Recommender:
 
 
 def _find(label: str, labels: Sequence[str], kind: str) -> int:
-    """The number of a user or an item with this label."""
+    """Index of the user or item with this label; raises an UnskewError if there is none."""
     try:
         return labels.index(label)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The latest ranks of every client.
+"""Latest evaluation of every client: ranks of its held-out items, and its top-10 list.
 
-A client is evaluated with its own local model right after it has trained. Its ranks stay valid
-until it trains again, so no item table of a device needs to be stored for evaluation.
+A client is evaluated with its local model right after it has trained. Its ranks stay valid until
+it trains again, so no device's item table has to be stored for evaluation.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from unskew.types import Float32, Float64, Int32, Int64, Split
 Part = Literal["validation", "test"]
 Ranking = Literal["all", "sampled"]
 TOP_K = 10
-"""Number of recommended items stored per user."""
+"""Number of recommended items stored per user, for the coverage and popularity metrics."""
 
 
 class Scoreboard:
-    """Ranks of the held-out items and top-10 lists, per user."""
+    """Latest ranks of every user's held-out items, and latest top-10 lists."""
 
     def __init__(self, split: Split) -> None:
         self._split = split
@@ -40,8 +40,7 @@ class Scoreboard:
         self.top[users] = top_k(scores, users, self._split, TOP_K)
 
     def per_user(self, part: Part, ranking: Ranking | None = None) -> dict[str, Float64]:
-        """Metrics per user from ranks among ``all`` or ``sampled`` items (default: the
-        protocol's)."""
+        """Metrics per user from ranks among "all" or "sampled" items (default: the protocol's)."""
         ranks = self.ranks[part, ranking or self.rankings[0]]
         return per_user(ranks, getattr(self._split, part).indptr)
 

@@ -1,4 +1,4 @@
-"""Protocols, ranks, metrics and significance tests, from scores and held-out items alone."""
+"""Evaluation protocols, ranks of held-out items, ranking metrics and significance tests."""
 
 from unskew.evaluation.metrics import CUTOFFS, coverage, mean_metrics, per_user, popularity
 from unskew.evaluation.protocols import PROTOCOLS, EvaluationProtocol, prepare

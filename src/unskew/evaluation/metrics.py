@@ -1,15 +1,15 @@
 """Ranking metrics, computed only from the ranks of the held-out items.
 
-With H held-out items of a user, of which those ranked ``k`` or better are hits:
+A user has H held-out items. Those on rank ``k`` or better are hits:
 
 ``hr@k``      1 if there is a hit, else 0
 ``recall@k``  hits / H
 ``mrr@k``     1 / the best hit's rank, 0 without a hit
 ``ndcg@k``    sum over hits of ln 2 / ln(1 + rank), divided by the same sum for the best possible
               ranks 1, 2, … min(H, k); with one held-out item just ln 2 / ln(1 + rank)
-``map@k``     sum over hits of (hits up to and with this one) / rank, divided by min(H, k)
+``map@k``     sum over hits of (number of hits up to this rank) / rank, divided by min(H, k)
 
-A user with nothing held out has no value (NaN) and does not enter a mean.
+A user with nothing held out has the value NaN and is left out of means.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CUTOFFS = (5, 10, 20, 50)
 
 
 def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[str, Float64]:
-    """Every metric of every user, by name such as ``hr@10``. User ``u``'s held-out items have the
-    ranks ``ranks[indptr[u]:indptr[u + 1]]``."""
+    """Values of every metric, one per user, by name such as ``hr@10``. The ranks of user ``u``'s
+    held-out items are ``ranks[indptr[u]:indptr[u + 1]]``."""
     n_users = len(indptr) - 1
     held = np.diff(indptr)
     if len(ranks) != indptr[-1]:
@@ -61,7 +61,7 @@ def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[s
 
 
 def mean_metrics(values: Mapping[str, Float64]) -> dict[str, float]:
-    """The mean of each metric over the users who have a value; NaN if none has."""
+    """Mean of each metric over users, without NaN values (users with nothing held out)."""
     means = {}
     for name, value in values.items():
         present = value[~np.isnan(value)]
@@ -75,7 +75,7 @@ def coverage(top: Int32, n_items: int) -> float:
 
 
 def popularity(top: Int32, train: Ragged, n_items: int) -> float:
-    """Mean popularity of the recommendations: the share of users who trained on the item."""
+    """Mean popularity of the recommended items: the share of users with the item in training."""
     n_users = len(train.indptr) - 1
     share = np.bincount(distinct(train, n_items).items, minlength=n_items) / n_users
     recommended = top[top >= 0]
@@ -88,5 +88,5 @@ def _gain(rank: Float64) -> Float64:
 
 
 def _divide(value: Float64, whole: Float64 | Int64) -> Float64:
-    """``value / whole``, and 0 where ``whole`` is 0."""
+    """Elementwise ``value / whole``, and 0 where ``whole`` is 0."""
     return np.divide(value, whole, out=np.zeros(len(value)), where=whole > 0)

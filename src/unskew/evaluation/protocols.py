@@ -1,15 +1,15 @@
 """Evaluation protocols: rules for held-out items, training negatives and ranked candidates.
 
 ``paper``
-    The usual evaluation in this line of research. Repeated rows are kept. Training never draws a
-    held-out item as a negative, but does draw the 99 candidates. This tells training which item is
-    held out, so its results are for comparison with the literature only.
+    The usual evaluation in this line of research. Repeated (user, item) rows are kept. Training
+    never draws a held-out item as a negative, but may draw the 99 candidates it is ranked against.
+    So training can learn which item is held out; use results only to compare with the literature.
 ``leak-free``
-    The default. Repeated pairs are removed, training knows nothing but the training items, and all
-    unseen items are ranked; metrics among sampled candidates are reported as well.
+    The default. Repeated rows are removed, training sees only the training items, and held-out
+    items are ranked among all unseen items; metrics among sampled candidates are reported as well.
 ``time``
-    As ``leak-free``, but everything after one moment, the same for all users, is held out, so no
-    user trains on another user's future.
+    As ``leak-free``, but all rows after a point in time, the same for all users, are held out, so
+    no user trains on another user's future.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from unskew.rng import Purpose, below, stream, value
 from unskew.types import Bool, Int32, Int64, Interactions, Ragged, Split, UnskewError
 
 _CANDIDATES = int(Purpose.CANDIDATES)
+"""Identifier of the random stream that draws candidates, as a plain int for compiled code."""
 LEAVE_ONE_OUT_MIN_ROWS = 3
-"""Minimum number of a user's rows: one each for training, validation and testing."""
+"""Minimum number of rows per user: one each for training, validation and testing."""
 TIME_TEST_SHARE = 0.1
 """Share of all rows, the latest ones, that a time split uses for testing."""
 TIME_VALIDATION_SHARE = 0.1
@@ -66,6 +67,7 @@ PROTOCOLS: dict[str, EvaluationProtocol] = {
         EvaluationProtocol("time", True, "time", "training", rank_all=True),
     )
 }
+"""The evaluation protocols by name."""
 
 
 def prepare(
@@ -73,7 +75,7 @@ def prepare(
     protocol: str | EvaluationProtocol = "leak-free",
     seed: int = 0,
 ) -> Split:
-    """Split interactions by a protocol. ``seed`` affects the sampled candidates only."""
+    """Split interactions into training, validation and test; ``seed`` draws the candidates only."""
     if isinstance(protocol, str) and protocol not in PROTOCOLS:
         raise UnskewError(
             f"There is no evaluation protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}."
@@ -129,7 +131,7 @@ _Parts = tuple[Bool, Bool, Bool]
 
 
 def _leave_one_out(kept: Interactions, clock: Int64, notes: list[str]) -> _Parts:
-    """Test on each user's latest row, validate on the one before, train on the rest.
+    """Test on each user's latest row, validate on the one before, train on all earlier rows.
 
     Of rows with equal times, the one that comes first in the file counts as the later one.
     """
@@ -149,10 +151,10 @@ def _leave_one_out(kept: Interactions, clock: Int64, notes: list[str]) -> _Parts
 
 
 def _cut_time(kept: Interactions, clock: Int64, notes: list[str]) -> _Parts:
-    """Split at two moments that are the same for all users.
+    """Split into training, validation and test at two points in time, the same for all users.
 
-    Rows with equal times go to the same (later) part, so the held-out shares are met or exceeded.
-    Items that nobody trained on are not held out.
+    Rows with equal times go to the same (later) part, so slightly more rows than intended may be
+    held out. Items without training rows are not held out.
     """
     in_order = np.sort(clock)
     n_test = max(round(len(clock) * TIME_TEST_SHARE), 1)
@@ -176,10 +178,10 @@ def _cut_time(kept: Interactions, clock: Int64, notes: list[str]) -> _Parts:
 def _keep_rows(
     interactions: Interactions, deduplicate: bool, notes: list[str]
 ) -> tuple[Interactions, Int64]:
-    """Keep positive ratings, then (if asked) each pair's first row, then users with enough rows.
+    """Drop non-positive ratings, then repeated rows if ``deduplicate``, then users with few rows.
 
-    Returns the usable rows in file order, with users and items numbered by first appearance, and
-    their timestamps, or their row numbers in sources without time.
+    Returns the remaining rows in file order, with users and items numbered by first appearance, and
+    the time of each row (its row number if the source has no times).
     """
     users = interactions.users.astype(np.int64)
     items = interactions.items.astype(np.int64)
@@ -222,8 +224,8 @@ def _keep_rows(
 
 
 def _number_by_appearance(codes: Int64, n_codes: int) -> tuple[Int64, Int64]:
-    """The codes renumbered 0, 1, … in order of first appearance, and the old code of each number.
-    ``n_codes`` is larger than every code."""
+    """Renumber codes as 0, 1, … by first appearance. Returns the new number of each entry and the
+    old code of each number. ``n_codes`` is larger than every code."""
     first = np.full(n_codes, len(codes), np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     present = np.flatnonzero(first < len(codes))
@@ -240,11 +242,10 @@ def _note(notes: list[str], count: int, what: str) -> None:
 
 @jit
 def _draw_candidates(known: Ragged, n_items: int, seed: int, drawn: Int32) -> None:
-    """Fill each user's row of ``drawn`` with distinct items, uniform over all items outside the
-    user's ``known`` list.
+    """Fill each user's row of ``drawn`` with random distinct items that are not in ``known``.
 
-    A user's draw depends on the seed, the user's number and its own list only. A user with too few
-    eligible items gets all of them in ascending order; the rest of the row stays as it is.
+    A user's draw depends only on the seed, the user's number and the user's list. A user with too
+    few eligible items gets all of them in ascending order; the remaining entries are not changed.
     """
     n_users, count = drawn.shape
     taken_by = np.full(n_items, -1, np.int64)

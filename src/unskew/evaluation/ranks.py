@@ -1,11 +1,11 @@
 """Ranks and recommendations, computed from scores alone.
 
-The tie rule, the same everywhere
+Ties
     A held-out item loses every tie with a candidate that is not held out: a scorer that cannot tell
-    items apart earns nothing. Held-out items of one user that tie with each other go by item
-    number, as do recommendations (the smaller number first). NaN is worse than any number and ties
-    with NaN only; it is never recommended. So a constant scorer and one that says only NaN both
-    place all held-out items behind all other candidates.
+    items apart gains nothing. Ties between held-out items of one user go by item number, as do ties
+    between recommendations (the smaller number first). NaN is worse than any number and ties with
+    NaN only; an item with score NaN is never recommended. So a constant scorer and one that returns
+    only NaN both rank all held-out items behind all other candidates.
 
 Candidates
     *All*: every item that is neither one of the user's training items nor, when testing, one of
@@ -24,7 +24,7 @@ from unskew.ragged import empty_lists
 from unskew.types import Float32, Int32, Int64, Ragged, Split
 
 _BLOCK_ITEMS = 32
-"""Number of items that are skipped together if none of them scores high enough."""
+"""Items per block. The search for the best items skips blocks in which no item scores enough."""
 
 
 def held_out_ranks(
@@ -52,8 +52,8 @@ def held_out_ranks(
 def top_k(scores: Float32, users: Int64, split: Split, k: int) -> Int32:
     """The ``k`` best items for each of ``users``, best first.
 
-    Training and validation items are never among them. A row ends in -1 where the user has fewer
-    items with a score.
+    Training and validation items are left out. A row is padded with -1 if the user has fewer than
+    ``k`` other items with a score.
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
@@ -64,8 +64,8 @@ def top_k(scores: Float32, users: Int64, split: Split, k: int) -> Int32:
 
 
 def best_unseen(scores: Float32, seen: Ragged, k: int) -> Int32:
-    """The ``k`` best items of each row of ``scores`` outside the row's ``seen`` items, for use in
-    production, where nothing is held out."""
+    """The ``k`` best items of each user (row of ``scores``) outside the user's ``seen`` items,
+    padded with -1. For production, where nothing is held out."""
     scores = np.ascontiguousarray(scores, np.float32)
     best = np.full((len(scores), min(k, scores.shape[1])), -1, np.int32)
     _best_items(scores, np.arange(len(scores)), seen, empty_lists(len(scores)), best)
@@ -73,7 +73,7 @@ def best_unseen(scores: Float32, seen: Ragged, k: int) -> Int32:
 
 
 def _check_shapes(scores: Float32, users: Int64, split: Split) -> tuple[Float32, Int64]:
-    """Check shapes and user numbers, because the kernels index without checks."""
+    """Check array shapes and user numbers, because compiled code does not check its indices."""
     users = np.ascontiguousarray(users, np.int64)
     if scores.shape != (len(users), split.n_items):
         raise ValueError(
@@ -86,16 +86,16 @@ def _check_shapes(scores: Float32, users: Int64, split: Split) -> tuple[Float32,
 
 
 @jit
-def _own(lists: Ragged, user: int) -> Int32:
-    """The items of one user."""
+def _items_of(lists: Ragged, user: int) -> Int32:
+    """The item list of one user."""
     return lists.items[lists.indptr[user] : lists.indptr[user + 1]]
 
 
 @jit
 def _exclude(items: Int32, row: int, excluded_in: Int64, rivals: Float32) -> int:
-    """Set the scores of ``items`` to NaN and count those that this row had not excluded before.
+    """Set the scores of ``items`` in ``rivals`` to NaN; returns how many were not excluded before.
 
-    ``excluded_in`` has, for each item, the last row that excluded it.
+    ``excluded_in`` has, for each item, the last row of scores (one per user) that excluded it.
     """
     count = 0
     for item in items:
@@ -107,8 +107,8 @@ def _exclude(items: Int32, row: int, excluded_in: Int64, rivals: Float32) -> int
 
 @jit
 def _rank_held(scores: Float32, held: Int32, rivals: Float32, n_rivals: int, ranks: Int32) -> None:
-    """Rank one user's held-out items. ``rivals`` are the scores of the other candidates (NaN if not
-    a candidate); ``n_rivals`` is their number, candidates scored NaN included."""
+    """Write the ranks of one user's held-out items to ``ranks``. ``rivals`` has the scores of the
+    other candidates (NaN elsewhere); ``n_rivals`` counts them, also those scored NaN."""
     for this in range(len(held)):
         score = scores[held[this]]
         better = np.int32(0)
@@ -136,13 +136,13 @@ def _ranks_among_all(
     rivals = np.empty(n_items, np.float32)
     done = 0
     for row, user in enumerate(users):
-        own = _own(held, user)
+        own = _items_of(held, user)
         if len(own) == 0:
             continue
         rivals[:] = scores[row]
         n_rivals = n_items - _exclude(own, row, excluded_in, rivals)
-        n_rivals -= _exclude(_own(seen, user), row, excluded_in, rivals)
-        n_rivals -= _exclude(_own(hidden, user), row, excluded_in, rivals)
+        n_rivals -= _exclude(_items_of(seen, user), row, excluded_in, rivals)
+        n_rivals -= _exclude(_items_of(hidden, user), row, excluded_in, rivals)
         _rank_held(scores[row], own, rivals, n_rivals, ranks[done : done + len(own)])
         done += len(own)
 
@@ -154,7 +154,7 @@ def _ranks_among_sampled(
     rivals = np.empty(sampled.shape[1], np.float32)
     done = 0
     for row, user in enumerate(users):
-        own = _own(held, user)
+        own = _items_of(held, user)
         n_rivals = 0
         rivals[:] = np.nan
         for candidate in sampled[user]:
@@ -170,9 +170,9 @@ def _ranks_among_sampled(
 
 @jit
 def _best_items(scores: Float32, users: Int64, seen: Ragged, hidden: Ragged, best: Int32) -> None:
-    """Find the best items of each user in one pass that keeps a sorted list. An item enters a full
-    list only if it beats the last one, and goes behind items of equal score, which have smaller
-    numbers. Blocks without an item good enough are skipped."""
+    """Write the best items of each user to ``best``. One pass over the items keeps a sorted list;
+    an item enters a full list only if it beats the last one, and goes behind items of equal score.
+    Blocks of items that all score too low are skipped."""
     n_items = scores.shape[1]
     k = best.shape[1]
     n_blocks = (n_items + _BLOCK_ITEMS - 1) // _BLOCK_ITEMS
@@ -180,8 +180,8 @@ def _best_items(scores: Float32, users: Int64, seen: Ragged, hidden: Ragged, bes
     kept = np.empty(k, np.float32)
     for row, user in enumerate(users):
         usable[:n_items] = scores[row]
-        usable[_own(seen, user)] = np.nan
-        usable[_own(hidden, user)] = np.nan
+        usable[_items_of(seen, user)] = np.nan
+        usable[_items_of(hidden, user)] = np.nan
         chosen = best[row]
         n_kept = 0
         for block in range(n_blocks):
@@ -203,7 +203,7 @@ def _best_items(scores: Float32, users: Int64, seen: Ragged, hidden: Ragged, bes
 
 @jit
 def _insert(score: np.float32, item: int, kept: Float32, chosen: Int32, place: int) -> None:
-    """Insert an item into a list sorted by score, behind equal scores; overwrites ``place``."""
+    """Insert an item into a list sorted by score, behind equal scores; entry ``place`` is lost."""
     while place > 0 and kept[place - 1] < score:
         kept[place] = kept[place - 1]
         chosen[place] = chosen[place - 1]

@@ -1,7 +1,7 @@
 """Significance: paired tests over users, confidence intervals, and correction for many tests.
 
-Tests compare users, because a few seeds cannot show significance: with five, the exact two-sided
-Wilcoxon test cannot get below 0.05.
+Tests compare users, because a few seeds cannot show significance: with five seeds, the p-value of
+the exact two-sided Wilcoxon test cannot fall below 0.05.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from unskew.types import Float64
 CONFIDENCE = 0.95
 """Coverage probability of all confidence intervals."""
 BOOTSTRAP_SAMPLES = 2000
-"""Number of bootstrap samples per interval."""
+"""Number of bootstrap samples per confidence interval."""
 _MAX_DRAWS = 1 << 20
-"""Maximum number of values drawn at once, which bounds the memory of the bootstrap."""
+"""Maximum number of random indices that the bootstrap draws at once; it bounds memory."""
 
 
 class PairedTest(NamedTuple):
-    """Methods a and b on the same users: mean of a - b, its interval, and the wins of a."""
+    """Paired test of methods a and b over users: mean of a - b, interval, p-value, wins of a."""
 
     difference: float
     ci_low: float
@@ -45,11 +45,11 @@ class Interval(NamedTuple):
 
 
 def paired_test(a: Float64, b: Float64, seed: int = 0) -> PairedTest:
-    """Compare two runs by per-user values in the same order of users.
+    """Compare two runs by the values of a metric per user, in the same order of users.
 
-    Users for whom either value is NaN (nothing held out) are left out. The p-value is the
-    two-sided Wilcoxon signed-rank test's over the users who differ, 1 if none does; the interval is
-    a percentile bootstrap of the mean difference, the same on every call.
+    Users for whom either value is NaN (nothing held out) are left out. The p-value is that of the
+    two-sided Wilcoxon signed-rank test over the users whose values differ (1 if there are none).
+    The interval is a percentile bootstrap of the mean difference, drawn with ``seed``.
     """
     if a.shape != b.shape or a.ndim != 1:
         raise ValueError(f"paired values need one shape, not {a.shape} and {b.shape}")
@@ -80,8 +80,8 @@ def paired_test(a: Float64, b: Float64, seed: int = 0) -> PairedTest:
 def holm(p_values: Sequence[float] | Float64) -> Float64:
     """P-values adjusted for multiple tests by Holm's step-down method.
 
-    The smallest of m p-values is multiplied by m, the next by m - 1 and so on; none may come out
-    below one before it, nor above 1. The order of the input is kept.
+    The smallest of m p-values is multiplied by m, the next by m - 1 and so on. None may become
+    smaller than the one before it, nor larger than 1. Results are in the order of the input.
     """
     raw = np.asarray(p_values, np.float64)
     order = np.argsort(raw, kind="stable")
@@ -94,8 +94,8 @@ def holm(p_values: Sequence[float] | Float64) -> Float64:
 def mean_interval(values: Float64) -> Interval:
     """A mean and its 95 % confidence interval; NaN values are left out.
 
-    Values that are all 0 or 1 (hits) get Wilson's interval, which stays within [0, 1] and keeps a
-    width when nobody or everybody hits; other values get Student's.
+    Values that are all 0 or 1 (hits) get Wilson's interval, which stays within [0, 1] and has a
+    positive width even if all values are equal; other values get Student's t interval.
     """
     present = np.asarray(values, np.float64)
     present = present[~np.isnan(present)]
@@ -125,7 +125,7 @@ def wilson_interval(hits: int, n: int) -> Interval:
 
 
 def _bootstrap(difference: Float64, seed: int) -> tuple[float, float]:
-    """Ends of the 95 % percentile bootstrap interval of the mean difference."""
+    """Ends of the 95 % percentile bootstrap interval of the mean of ``difference``."""
     n_users = len(difference)
     draws = generator(seed, Purpose.BOOTSTRAP)
     at_once = max(_MAX_DRAWS // n_users, 1)

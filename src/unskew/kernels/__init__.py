@@ -1,7 +1,7 @@
-"""Numba functions on plain arrays.
+"""Compiled kernels: numba functions that train and score models on plain NumPy arrays.
 
 Shared by all trainers: ``parallel``, ``sampling``, ``batches``, ``arithmetic``, ``vectors``,
-``adam`` and ``tables``. Every other module is named after the method whose kernels it holds.
+``adam`` and ``tables``. Most other modules are named after the method or model that they train.
 """
 
 from unskew.kernels.batches import Schedule, Training

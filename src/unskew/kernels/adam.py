@@ -1,13 +1,13 @@
-"""Adam as torch.optim.Adam computes it, and a cheaper form for rows with a frozen user vector.
+"""Adam as torch.optim.Adam computes it, and a cheaper form for item rows with a frozen user vector.
 
-With a frozen user vector p, a row's gradient is g_i p, so Adam's first moment is mu_i p and its
-second nu_i p^2: two scalars per row instead of two vectors. In a step the row moves, in dimension
-k, by
+With a frozen user vector p, the gradient by item row i is g_i p, g_i being the gradient by the
+item's logit. So Adam's first moment is mu_i p and its second nu_i p^2: two scalars per row instead
+of two vectors. In dimension k, a step with learning rate lr moves the row by
 
     lr mu p_k / (|p_k| sqrt(nu) + eps) = sign(p_k) pull / (root + f_k),    f_k = eps / |p_k|,
 
 with pull = lr mu and root = sqrt(nu) the same for all k. Only eps makes the dimensions differ, so
-that the moves of a few of them give those of all others: with some of the f_k as nodes F_n,
+all steps can be interpolated from those of a few dimensions, the nodes. With F_n = f_k of node n,
 
     1 / (x + f) = sum_n c_n(f) / (x + F_n)    for x = F_1 ... F_N,
     c_n(f) = 2 F_n / (f + F_n) prod_{j != n} (F_n + F_j) (f - F_j) / ((f + F_j) (F_n - F_j)),
@@ -32,16 +32,16 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 """torch.optim.Adam's defaults."""
 
 TOLERANCE = 5e-6
-"""Maximum relative error of a row's step in any dimension, when the user vector is frozen."""
+"""Maximum relative error of an approximate Adam step (user vector frozen) in any dimension."""
 
 _b1, _b2, _eps = np.float32(BETA_1), np.float32(BETA_2), np.float32(EPSILON)
 _c1, _c2 = np.float32(1 - BETA_1), np.float32(1 - BETA_2)
 _MAX_FLOOR = np.float32(1e8)
-"""Value used for eps / 0: large enough that the row does not move, small enough to be squared."""
+"""Value of eps / |p_k| for a user vector's entry p_k = 0: it makes Adam's step nearly zero."""
 _ROWS_PER_PASS = 1024
-"""Item rows (columns of ``moved``) per pass of a step: few enough to stay in the L1 cache."""
+"""Item rows that a step of Adam processes at a time: few enough to stay in the L1 cache."""
 _ROWS_PER_TILE = 64
-"""Item rows whose moves :func:`add_moves` adds together: few enough to stay in the L1 cache."""
+"""Item rows that :func:`add_moves` processes at a time: few enough to stay in the L1 cache."""
 
 
 @jit
@@ -54,9 +54,10 @@ def corrections(t: int) -> tuple[float, float]:
 def adam_step(
     x: Float32, m: Float32, v: Float32, g: Float32, gk: float, n: int, rate: float, unbias: float
 ) -> None:
-    """One step of Adam on the first ``n`` entries of x for the gradient g gk.
+    """One step of Adam on the first ``n`` entries of ``x``, with gradient ``g`` times ``gk``.
 
-    ``rate`` includes the first of the :func:`corrections`; ``unbias`` is the second.
+    ``m`` and ``v`` are Adam's moments. ``rate`` is the learning rate times the first of the
+    :func:`corrections`; ``unbias`` is the second.
     """
     factor, step, unbiased = np.float32(gk), np.float32(rate), np.float32(unbias)
     for i in range(n):
@@ -70,10 +71,11 @@ def adam_step(
 
 @jit
 def choose_nodes(p: Float32) -> tuple[Float32, Float32, Float32]:
-    """Choose the dimensions of a frozen user vector that serve as nodes (see the module).
+    """Choose the dimensions of a frozen user vector ``p`` that serve as nodes: all dimensions' Adam
+    steps are interpolated from the nodes' steps (see the module).
 
-    Returns each node's F_n, the factor from its move to the change of p.q, and the factors [k, n]
-    from node n's move to dimension k's, with their sign (columns beyond the nodes are unused).
+    Returns eps / |p_k| of each node, the change of an item's logit per step of each node, and the
+    matrix [dimension, node] of interpolation weights (columns beyond the nodes are unused).
     """
     D, n = len(p), 0
     apart = np.empty((D, D))  # (f_k - F_n) / (f_k + F_n)
@@ -112,8 +114,8 @@ def _floor(pk: np.float32) -> np.float32:
 
 
 class FrozenUserRows(NamedTuple):
-    """State of training a client's item rows with a frozen user vector; arrays have one entry or
-    column per row, zero-padded to a multiple of :data:`PADDING`."""
+    """Adam's state for a client's item rows while its user vector is frozen. Arrays have one entry
+    or column per item row, zero-padded to a multiple of :data:`PADDING`."""
 
     z: Float32
     """Logits p.q."""
@@ -130,7 +132,7 @@ class FrozenUserRows(NamedTuple):
 
 @jit
 def frozen_user_rows(rows: Float32, p: Float32, n_nodes: int) -> FrozenUserRows:
-    """The state before the first step: zero moments, and the logits of ``rows``."""
+    """State before the first step: zero moments, and the logits of the item ``rows``."""
     n = len(rows)
     width = n + (-n) % PADDING
     z, g = np.zeros(width, np.float32), np.zeros(width, np.float32)
@@ -145,8 +147,8 @@ def frozen_user_rows(rows: Float32, p: Float32, n_nodes: int) -> FrozenUserRows:
 def frozen_user_step(
     state: FrozenUserRows, weight: Float32, floor: Float32, lr: float, t: int
 ) -> None:
-    """One step on all rows: subtract the nodes' moves from ``moved`` and update the logits
-    z_i = p.q_i without a new product."""
+    """One step of Adam on all item rows of a client whose user vector is frozen. Updates the
+    moments, the accumulated steps (``moved``) and, without new inner products, the logits."""
     z, g, mu, nu, pull, moved = state
     scale, unbias_64 = corrections(t)
     step, unbias = np.float32(lr * scale), np.float32(unbias_64)
@@ -163,7 +165,7 @@ def frozen_user_step(
 
 @jit
 def add_moves(rows: Float32, moved: Float32, mixing: Float32) -> None:
-    """Add the accumulated steps to each row: dimension k's is sum_n mixing[k, n] moved[n]."""
+    """Add the accumulated Adam steps to item ``rows``; ``mixing`` is from :func:`choose_nodes`."""
     along = np.empty(_ROWS_PER_TILE, np.float32)
     for low in range(0, len(rows), _ROWS_PER_TILE):
         some = min(_ROWS_PER_TILE, len(rows) - low)

@@ -1,7 +1,7 @@
-"""Arithmetic that every local trainer shares, in loops that LLVM vectorises.
+"""Arithmetic shared by all local trainers, in loops that LLVM vectorises.
 
-Trainers hold a client's rows as columns, one contiguous run per embedding dimension, so that every
-inner loop runs over rows and is vectorised whatever the dimension.
+Trainers hold a client's item rows transposed: one contiguous array per embedding dimension. So
+every inner loop runs over items and is vectorised whatever the embedding size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unskew.types import Float32, Int32
 
 @intrinsic
 def _sqrt32(typing_context: object, x: object) -> object:
-    """LLVM's float32 square root. The libm call behind np.sqrt may set errno, which would keep LLVM
+    """LLVM's float32 square root. np.sqrt calls libm, which may set errno; that would keep LLVM
     from vectorising the loop around it."""
     del typing_context, x
 
@@ -32,7 +32,7 @@ def _sqrt32(typing_context: object, x: object) -> object:
 
 @intrinsic
 def _fma(typing_context: object, a: Any, b: Any, c: Any) -> object:
-    """a b + c with one rounding."""
+    """Fused multiply-add: a * b + c with a single rounding."""
     del typing_context, a, b, c
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -46,16 +46,18 @@ sqrt32: Callable[[float], float] = cast(Any, _sqrt32)
 fma: Callable[..., Any] = cast(Any, _fma)
 
 _LOG2E = np.float32(1.4426950408889634)
+"""Base-2 logarithm of e."""
 _LN2_HIGH = np.float32(0.693359375)
+"""Leading digits of ln 2, so few that the product with a small integer is exact in float32."""
 _LN2_LOW = np.float32(-2.12194440e-4)
-"""ln 2 is the sum of the two; a small integer times the first is exact in float32."""
+"""ln 2 minus :data:`_LN2_HIGH`."""
 _MAX_EXPONENT = np.float32(87.0)
-"""Largest |z| that is not clipped: exp(-88) is not a normal float32."""
+"""Larger |logits| are clipped to this, so that exp(-|logit|) is a normal float32."""
 
 
 @jit
 def total(x: Float32, n: int) -> float:
-    """The sum of the first ``n`` entries in float64, in four independent partial sums."""
+    """Sum of the first ``n`` entries of ``x`` in float64, by four independent partial sums."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     whole = n - n % 4
     for i in range(0, whole, 4):
@@ -69,7 +71,7 @@ def total(x: Float32, n: int) -> float:
 
 
 class Batch(NamedTuple):
-    """Arrays for the samples of a batch."""
+    """Arrays with one entry per sample of a batch: logits, labels, gradients, scratch space."""
 
     z: Float32
     """Logits."""
@@ -83,20 +85,19 @@ class Batch(NamedTuple):
 
 @jit
 def batch_arrays(n: int) -> Batch:
-    """Empty arrays for ``n`` samples."""
+    """Uninitialised :class:`Batch` arrays for ``n`` samples."""
     z, y, s = np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32)
     return Batch(z, y, s, np.empty(n, np.int32))
 
 
 @jit
 def logistic_batch(batch: Batch, n: int) -> float:
-    """For the first ``n`` logits z and labels y: (sigmoid(z) - y) / n into s; returns the summed
-    loss.
+    """Return the summed logistic loss of the batch's first ``n`` logits z and labels y.
 
-    z is overwritten with the losses. exp(-|z|) is 2**-k exp(-r) with |r| <= ln(2) / 2 and a
-    polynomial of degree 6; log(1 + e) is 2 artanh(e / (2 + e)) by its series (argument at most
-    1/3). Both are exact to float32 rounding, without a call that would keep the loop from being
-    vectorised.
+    Writes the mean loss's gradient by each logit, (sigmoid(z) - y) / n, to s, and overwrites z with
+    the samples' losses. exp(-|z|) is computed as 2**-k exp(-r) with |r| <= ln(2) / 2 and a
+    polynomial of degree 6; log(1 + e) as 2 artanh(e / (2 + e)) by its series. Both are exact to
+    float32 rounding, without a library call that would keep the loop from being vectorised.
     """
     z, y, s, bits = batch
     one = np.float32(1.0)
@@ -138,14 +139,14 @@ def logistic_batch(batch: Batch, n: int) -> float:
 
 @jit
 def add_scaled(z: Float32, q: Float32, factor: float, n: int) -> None:
-    """z += factor q for the first ``n`` entries."""
+    """Add ``factor`` times ``q`` to ``z`` in place, for the first ``n`` entries."""
     for i in range(n):
         z[i] += factor * q[i]
 
 
 @jit
 def score_columns(z: Float32, Q: Float32, p: Float32, n: int, low: int = 0) -> None:
-    """z_i = p.q_i for ``n`` columns of Q from ``low`` on, four dimensions per pass over z."""
+    """Write to ``z`` the inner products of ``p`` with ``n`` columns of ``Q``, from ``low`` on."""
     whole = Q.shape[0] - Q.shape[0] % 4
     for i in range(n):
         z[i] = 0.0
@@ -160,7 +161,7 @@ def score_columns(z: Float32, Q: Float32, p: Float32, n: int, low: int = 0) -> N
 
 @jit
 def columns_of(rows: Float32) -> Float32:
-    """The transposed copy of ``rows``: column i is row i."""
+    """Transposed, contiguous copy of ``rows``."""
     columns = np.empty((rows.shape[1], rows.shape[0]), np.float32)
     for i in range(rows.shape[0]):
         for k in range(rows.shape[1]):
@@ -170,7 +171,7 @@ def columns_of(rows: Float32) -> Float32:
 
 @jit
 def store_columns(columns: Float32, rows: Float32) -> None:
-    """Copy column i of ``columns`` into row i of ``rows``, for all i."""
+    """Copy the transpose of ``columns`` into ``rows``."""
     for i in range(rows.shape[0]):
         for k in range(rows.shape[1]):
             rows[i, k] = columns[k, i]

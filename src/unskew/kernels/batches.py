@@ -1,7 +1,7 @@
-"""Local training of a cohort: the clients of a block, and a client's samples in shuffled batches.
+"""Loops of local training: clients in parallel blocks, and a client's samples in shuffled batches.
 
-A client's samples are packed into one number each, row and label together, and shuffled as such.
-Logits and gradients are kept per row, so a sample costs two look-ups and one logistic function.
+A sample is packed into one integer, 2 x row + label, where ``row`` is the index of its item among
+the client's items. Logits and gradients are stored per item, not per sample.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unskew.rng import below, stream, value
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Samples
 
 _DRAWS_AHEAD = 256
-"""Random numbers that :func:`shuffle` computes at a time."""
+"""Number of random numbers that :func:`shuffle` draws before it makes the swaps."""
 
 
 class Schedule(NamedTuple):
@@ -33,7 +33,8 @@ class Schedule(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """The clients that one call of a kernel trains, with the samples of the whole cohort."""
+    """Arguments of every training kernel: which clients to train, and the whole cohort's samples,
+    schedule, random stream and losses."""
 
     block: Int64
     """Positions in the cohort of the clients to train."""
@@ -48,8 +49,8 @@ class Clients(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A step of local training: the clients, their samples, the schedule, and the random stream
-    that shuffles the samples."""
+    """One step of a cohort's local training: clients, samples, schedule, and the purpose number of
+    the random streams that shuffle the samples."""
 
     cohort: Cohort
     samples: Samples
@@ -57,8 +58,8 @@ class Training(NamedTuple):
     purpose: int
 
     def run(self, kernel: Callable[..., Any], *arrays_and_rates: object) -> Float64:
-        """Run a kernel, which changes the arrays in place, on blocks of the cohort's clients and
-        return the clients' mean losses."""
+        """Train all clients of the cohort with ``kernel``, which changes the arrays in place, and
+        return each client's mean loss."""
         users, seed, round = self.cohort.users, self.cohort.seed, self.cohort.round
         name, losses = (users, seed, round, int(self.purpose)), np.zeros(len(users))
 
@@ -72,10 +73,10 @@ class Training(NamedTuple):
 
 @jit
 def shuffle(order: Int32, n: int, key: np.uint64, counter: int) -> int:
-    """Fisher-Yates on the first ``n`` entries; returns the stream's next counter.
+    """Shuffle the first ``n`` entries of ``order`` (Fisher-Yates); return the next counter.
 
-    Draws are made ahead of their exchanges, so that hashing does not wait for memory. Indices are
-    unsigned, so that numba does not test them for counting from the end.
+    Random numbers come from the stream ``key``, from ``counter`` on. They are drawn ahead of the
+    swaps, so that hashing does not wait for memory.
     """
     ahead = np.empty(min(n, _DRAWS_AHEAD), np.uint32)
     left = n
@@ -93,7 +94,7 @@ def shuffle(order: Int32, n: int, key: np.uint64, counter: int) -> int:
 
 @numba.njit(nogil=True, error_model="numpy")
 def shuffled_batches(clients: Clients, c: int) -> Iterator[tuple[int, Int32]]:
-    """Yield client c's packed samples in batches numbered from 1, reshuffled in each epoch, until
+    """Yield (batch number from 1, packed samples) of client ``c``, reshuffled in each epoch, until
     the mean loss changes by less than the tolerance. Compiled into each kernel."""
     samples, (epochs, batch, tolerance) = clients.samples, clients.schedule
     low, high = samples.indptr[c], samples.indptr[c + 1]
@@ -116,20 +117,20 @@ def shuffled_batches(clients: Clients, c: int) -> Iterator[tuple[int, Int32]]:
 
 @jit
 def client_rows(clients: Clients, c: int, rows: Float32) -> Float32:
-    """The part of ``rows`` that belongs to client c's touched items."""
+    """Client ``c``'s part of ``rows``, which has a row per item in each client's samples."""
     indptr = clients.samples.touched.indptr
     return rows[indptr[c] : indptr[c + 1]]
 
 
 @jit
 def sample_row(packed: int) -> np.uint32:
-    """The row of a packed sample, unsigned so that it is not tested for counting from the end."""
+    """Row number of a packed sample; unsigned, so that numba skips the check for negative ones."""
     return np.uint32(packed) >> np.uint32(1)
 
 
 @jit
 def packed_loss(packed: Int32, batch: Batch) -> float:
-    """Summed loss of packed samples with logits ``batch.z``; dL/dz of the mean into ``batch.s``."""
+    """Summed loss of packed samples with logits ``batch.z``; writes gradients to ``batch.s``."""
     for j in range(len(packed)):
         batch.y[j] = packed[j] & 1
     return logistic_batch(batch, len(packed))
@@ -137,7 +138,7 @@ def packed_loss(packed: Int32, batch: Batch) -> float:
 
 @jit
 def batch_gradient(packed: Int32, z: Float32, g: Float32, batch: Batch) -> float:
-    """Add dL/dz of packed samples to their rows' ``g``; return the batch's summed loss."""
+    """Summed loss of a batch, given item logits ``z``; adds the mean loss's gradients to ``g``."""
     for j in range(len(packed)):
         batch.z[j] = z[sample_row(packed[j])]
     loss = packed_loss(packed, batch)

@@ -1,7 +1,7 @@
-"""Central training of MF and NCF: all samples in one shuffled list, and Adam on whole tables.
+"""Central training of MF and NCF: all users' samples in one shuffled list, Adam on whole tables.
 
-An epoch runs in one fixed order on one thread, so a batch may mix users and the bits still depend
-on the seed alone. The work of an epoch is small next to a federated round's.
+A batch mixes users. An epoch runs in a fixed order on one thread, so that its result depends on the
+seed alone; it is little work compared with a federated round.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SAMPLES_PER_PASS = 256
 
 
 class Table(NamedTuple):
-    """An embedding table with Adam's two moments."""
+    """A table of parameters ``x`` with Adam's first moments ``m`` and second moments ``v``."""
 
     x: Float32
     m: Float32
@@ -34,11 +34,11 @@ class Table(NamedTuple):
 
     @staticmethod
     def start(x: Float32) -> Table:
-        """The table ``x`` with zero moments, as training starts."""
+        """Start of training: the table ``x`` with zero moments."""
         return Table(x, np.zeros_like(x), np.zeros_like(x))
 
     def copy(self) -> Table:
-        """Contiguous copies of all three arrays."""
+        """Contiguous copies of the parameters and both moments."""
         return Table(*(np.array(part, np.float32, order="C") for part in self))
 
 
@@ -53,7 +53,7 @@ class EpochSamples(NamedTuple):
 
 @jit
 def adam(table: Table, g: Float32, lr: float, t: int) -> None:
-    """One step of Adam on a whole table; ``g`` is set to zero."""
+    """One step of Adam on a whole table with gradient ``g``, which is then reset to zero."""
     scale, unbias = corrections(t)
     x, m, v = table
     entries = x.reshape(-1), m.reshape(-1), v.reshape(-1), g.reshape(-1)
@@ -62,7 +62,7 @@ def adam(table: Table, g: Float32, lr: float, t: int) -> None:
 
 
 def epoch_order(n: int, cohort: Cohort) -> Int32:
-    """A random order of an epoch's ``n`` samples, across all users."""
+    """Random permutation of the ``n`` samples of an epoch, across all users."""
     order = np.arange(n, dtype=np.int32)
     key = stream(cohort.seed, cohort.round, 0, int(Purpose.SHUFFLE_LOCAL))
     shuffle(order, n, np.uint64(key), 0)
@@ -70,14 +70,14 @@ def epoch_order(n: int, cohort: Cohort) -> Int32:
 
 
 def _sample_items(samples: Samples) -> Int32:
-    """The item of every sample."""
+    """Item number of each sample."""
     first = np.repeat(samples.touched.indptr[:-1], samples.counts())
     items: Int32 = samples.touched.items[first + samples.row]
     return items
 
 
 def epoch_samples(cohort: Cohort, negatives: int) -> EpochSamples:
-    """The samples of all users, drawn anew for the cohort's round."""
+    """Positives of all users and, per positive, ``negatives`` items drawn for this round."""
     samples = draw_samples(cohort, negatives)
     user = np.repeat(np.arange(len(cohort.users), dtype=np.int32), samples.counts())
     return EpochSamples(user, _sample_items(samples), samples.label)
@@ -94,10 +94,10 @@ def train_factors(
     decay: float,
     t: int,
 ) -> tuple[float, int]:
-    """One epoch of matrix factorisation in place; returns the mean loss and the next step count.
+    """Train MF for one epoch in place; return the mean loss and number of Adam steps so far.
 
-    Minimises, over each batch of samples (u, i, y), the mean of
-    BCE(p_u.q_i, y) + decay / 2 (|p_u|^2 + |q_i|^2).
+    Minimises, over each batch of samples (user u, item i, label y), the mean of BCE(p_u.q_i, y) +
+    decay / 2 (|p_u|^2 + |q_i|^2), with embeddings p_u and q_i.
     """
     user, item, label = samples
     P, Q, D = users.x, items.x, users.x.shape[1]
@@ -134,8 +134,7 @@ def train_perceptron(
     decay: float,
     t: int,
 ) -> tuple[float, int]:
-    """One epoch over users, items and the network's weights in place; returns the mean loss and the
-    next step count."""
+    """Train NCF for one epoch in place; return the mean loss and number of Adam steps so far."""
     user, item, label = samples
     P, Q, w, D = users.x, items.x, weights.x, users.x.shape[1]
     gP, gQ, gw = np.zeros_like(P), np.zeros_like(Q), np.zeros_like(w)
@@ -183,7 +182,7 @@ def _factor_gradient(
 
 
 def factor_gradient(samples: Samples, P: Float32, Q: Float32) -> Float32:
-    """dL/dp of each user for the mean loss over its own samples, with the items frozen."""
+    """Gradient of each user's mean loss by its MF user vector, with the item table frozen."""
     g, item = np.zeros_like(P), _sample_items(samples)
     for_each_block(samples.counts(), _factor_gradient, samples, item, P, Q, g)
     return g
@@ -208,7 +207,7 @@ def _perceptron_gradient(
 
 
 def perceptron_gradient(samples: Samples, P: Float32, Q: Float32, w: Float32) -> Float32:
-    """dL/dp of each user for the mean loss over its own samples, with items and network frozen."""
+    """Gradient of each user's mean loss by its NCF user vector, with items and network frozen."""
     g, item = np.zeros_like(P), _sample_items(samples)
     for_each_block(samples.counts(), _perceptron_gradient, samples, item, P, Q, w, g)
     return g

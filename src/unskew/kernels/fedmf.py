@@ -1,8 +1,9 @@
-"""Train the user vector and the touched rows together by Adam, with an optional pull to a target.
+"""Train user vectors and item rows together by Adam, optionally keeping the rows near a target.
 
-FedMF and PFedCLR's full buffer train without the pull. pFedGraph adds -weight cos(A, Q) over the
-*whole* item tables, which has a gradient on every row: clients with a pull train all their rows,
-the others, in the same call, the rows they touch.
+FedMF and PFedCLR's full (not low-rank) buffer train without a target. To the loss pFedGraph adds
+-weight cos(A, Q), Q being a client's item table and A its table at the start of the round. This
+term has a gradient on every row, so clients with a target train all rows; the clients without one,
+in the same call, train only the rows of the items in their samples.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from unskew.types import Bool, Float32, Float64, Ragged, Samples
 def _pulled_gradient(
     u: Float32, g: Float32, gk: float, q: Float32, along: float, a: Float32, towards: float
 ) -> None:
-    """u = gk g + along q + towards (a - q)."""
+    """Write to ``u`` the gradient of the loss, gk g, plus that of the cosine term, along q +
+    towards (a - q), for one dimension q of the item rows and a of the target."""
     f, h = np.float32(along), np.float32(towards)
     for i in range(len(u)):
         u[i] = g[i] * gk + (f * q[i] + h * (a[i] - q[i]))
@@ -31,10 +33,11 @@ def _pulled_gradient(
 def _cosine_gradient(
     Q: Float32, A: Float32, size: float, weight: float, u: Float32
 ) -> tuple[float, float]:
-    """Coefficients of d(-weight cos(A, Q)) / dQ = along Q + towards (A - Q); ``size`` is |A|^2.
+    """(along, towards) such that along Q + towards (A - Q) is the gradient of -weight cos(A, Q) by
+    the item table Q. A is the target table, ``size`` its squared norm, ``u`` scratch space.
 
-    -d cos / dQ = -(A / (|A| |Q|) - cos Q / |Q|^2). In terms of Q and A - Q, because the two terms
-    almost cancel as long as Q is near A. ``u`` is scratch.
+    The gradient is -weight (A / (|A| |Q|) - cos(A, Q) Q / |Q|^2), whose two terms almost cancel
+    while Q is near A; written in Q and A - Q they do not.
     """
     own, apart = 0.0, 0.0
     for k in range(len(Q)):
@@ -57,10 +60,10 @@ def train_joint(
     target: Float32,
     weights: Float64,
 ) -> None:
-    """Train the vectors ``P`` and the touched ``rows`` in place.
+    """Train in place user vectors ``P`` and the ``rows`` of the items in each client's samples.
 
-    -weight cos(target, rows) is added to the loss of each client whose weight is not 0. The mean
-    losses do not include it. See :func:`no_pull`.
+    For clients with a weight other than 0, -weight cos(target, rows) is added to the loss, but not
+    to the reported losses. :func:`no_pull` gives arguments without this term.
     """
     D = P.shape[1]
     batch = batch_arrays(clients.schedule.batch)
@@ -99,12 +102,12 @@ def train_joint(
 
 
 def no_pull(p: Float32) -> tuple[Float32, Float64]:
-    """The target and weights for :func:`train_joint` that add nothing to the loss."""
+    """Arguments ``target`` and ``weights`` of :func:`train_joint` without the cosine term."""
     return np.empty((0, p.shape[1]), np.float32), np.zeros(len(p))
 
 
 def touch_all_rows(samples: Samples, chosen: Bool, n_items: int) -> Samples:
-    """The same samples with every item counted as touched by the ``chosen`` clients."""
+    """The same samples, but with all items listed as touched by the ``chosen`` clients."""
     every = np.arange(n_items, dtype=np.int32)
     row = samples.row.copy()
     touched = [every[:0]]

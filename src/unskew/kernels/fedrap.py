@@ -1,8 +1,8 @@
-"""FedRAP's local trainer: an item model that is the sum of two tables, by SGD with weight decay.
+"""FedRAP's local trainer: SGD with weight decay on item embeddings that are the sum of two tables.
 
-torch's SGD with weight decay shrinks *every* row of a dense table at every step, touched or not,
-and all by the same factor. So a client's round needs its touched rows and one number for all other
-rows, the product of the factors: see :class:`ScaledTable`.
+torch's SGD with weight decay shrinks *every* row of a table at every step by the same factor, also
+rows without samples. So a client's round needs the rows of its samples and, for all other rows, one
+number, the product of these factors: see :class:`ScaledTable`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from unskew.kernels.vectors import inner
 from unskew.types import Float32, Float64, Ragged, Rows
 
 _MIN_SCALE = 1e-20
-"""Minimum scale of a table: small enough to count as zero, but safe to divide by."""
+"""Minimum ``scale`` of a table: practically zero, but safe to divide by."""
 
 
 class ScaledTable(NamedTuple):
-    """Each client's item table: ``scale`` x (its own rows where held, else those of ``common``)."""
+    """An item table per client: its ``scale`` x ``common``, a table that all clients share, in
+    which the client's rows in ``held`` replace the common ones."""
 
     common: Float32
     held: Rows
@@ -37,35 +38,36 @@ class ScaledTable(NamedTuple):
 
     @staticmethod
     def from_common(common: Float32, n_clients: int) -> ScaledTable:
-        """For every client the common table itself: scale 1, no rows of its own."""
+        """The table ``common`` for every client: scale 1 and no replaced rows."""
         held = Rows.empty(n_clients, common.shape[1])
         return ScaledTable(common, held, np.ones(n_clients, np.float32))
 
     def rows(self, touched: Ragged) -> Float32:
-        """The touched rows of each client's table."""
+        """Rows of each client's table at its touched items, client after client."""
         rows = overlay(self.common[touched.items], touched, self.held)
         rows *= np.repeat(self.scale, touched.counts())[:, None]
         return rows
 
     def with_rows(self, touched: Ragged, rows: Float32, factors: Float64) -> ScaledTable:
-        """The table with these rows replaced and all others multiplied by ``factors``."""
+        """Tables with the touched rows set to ``rows``, all other rows times the client's
+        factor."""
         scale = np.maximum(self.scale * factors, _MIN_SCALE).astype(np.float32)
         rows = rows / np.repeat(scale, touched.counts())[:, None]
         return self._replace(held=merge(self.held, Rows(*touched, rows)), scale=scale)
 
     def difference(self) -> Rows:
-        """The table minus scale x the common one: zero except in the rows held."""
+        """Each client's table minus ``scale`` x ``common``: zero except in the rows of ``held``."""
         indptr, items, values = self.held
         scale = np.repeat(self.scale, np.diff(indptr))[:, None]
         return Rows(indptr, items, (values - self.common[items]) * scale)
 
     def scores(self, vectors: Float32) -> Float32:
-        """Inner product of each client's vector with every row of its own table."""
+        """Inner product of each client's vector with every row of its table."""
         return score_items(vectors * self.scale[:, None], self.common, self.held)
 
 
 class AdditiveRates(NamedTuple):
-    """SGD's rates and the weights of the loss in one round."""
+    """Learning rates, weight decay and penalty weights of a client's training in one round."""
 
     tables: float
     score: float
@@ -92,14 +94,16 @@ def _step_and_score(
     keep: float,
     w: float,
 ) -> None:
-    """Do the SGD step of one dimension and add its part to the next logits and penalties.
+    """SGD step in one embedding dimension of all touched items, and its part of the next logits.
 
-    With m_i the number of the batch's samples of row i, the gradients without weight decay are
+    An item has the entries c in the private table C and d in the shared table D. In a batch of b
+    samples, m_i of item i, with g_i the gradient by the item's logit and w the score weight,
 
         dL/dc = g_i w - 2 lambda m_i (c - d) / (b dim)
         dL/dd = g_i w + 2 lambda m_i (c - d) / (b dim) + mu m_i sign(d) / (b dim)
 
-    with ``pull`` = rate x w before its step, ``share`` = rate / (b dim), and ``w`` after its step.
+    without weight decay; lambda and mu are the weights of the independence and sparsity penalties.
+    ``pull`` = rate x w before its step, ``share`` = rate / (b dim), and ``w`` is after its step.
     """
     apart = np.float32(2.0 * rates.independence * share)
     shrink = np.float32(rates.sparsity * share)
@@ -130,8 +134,9 @@ def train_additive(
     D_rows: Float32,
     factors: Float64,
 ) -> None:
-    """Train in place each client's score weights and bias, and its touched rows of its own table C
-    and of the shared table D. ``factors`` receives the weight decay of rows it has not touched."""
+    """Train in place each client's score weights and bias, and the rows of its samples' items in
+    its private table C and the shared table D. ``factors`` gets the weight decay of all other
+    rows."""
     dim = weights.shape[1]
     batch = batch_arrays(clients.schedule.batch)
     for client in clients.block:

@@ -1,23 +1,23 @@
 """GPFedRec: the local trainer, and the server's graph of clients.
 
-A client trains by SGD on a private perceptron (FedNCF's) and on rows pulled towards an anchor. With
-mean binary cross-entropy plus reg x the mean squared distance of the *whole* table from the anchor
-A, a step of SGD at rate eta moves every row by
+A client trains a private perceptron (FedNCF's) and its item rows by SGD, with mean binary
+cross-entropy plus reg x the mean squared distance of the *whole* item table from an anchor, the
+table that the server last made for it. With learning rate eta, a step moves row q, whose anchor is
+a, to
 
-    q <- a + keep (q - a) - eta dL/dq,    keep = 1 - 2 eta reg / (n_items dim),
+    a + keep (q - a) - eta dL/dq,    keep = 1 - 2 eta reg / (n_items dim),
 
-so a row outside the client's samples is, after t steps, at a + keep^t (q - a): only touched rows
-need training.
+so a row without samples is, after t steps, at a + keep^t (q - a) and needs no training.
 
-The server joins clients whose tables are far apart, and averages over neighbours. With g the common
-table, r_u what the server gave client u last, f_u the client's factor and t_u the rows it trained,
-its table is g + y_u with
+The server connects clients whose tables are far apart and averages each client's neighbours. With g
+the common table, r_u client u's anchor, f_u = keep^t and t_u its trained rows, its table is g + y_u
+with
 
     y_u = (1 - f_u) (r_u - g) + t_u.
 
-The r_u - g of all users are kept packed at 16 bits an entry, and the y_u are computed for some
-columns of all clients at a time, so no float32 array of users x items x dim is ever made. All
-comparisons and all means are products of matrices, cut in the same way for any number of threads.
+The r_u - g of all users are stored at 16 bits an entry, and y_u is computed for a range of columns
+at a time, so no float32 array of users x items x dim is ever made. Matrix products are divided in
+the same way for any number of threads.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from unskew.ragged import owners
 from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Rows
 
 _GROUP = 64
-"""Columns of a packed table that share one scale."""
+"""Number of consecutive columns of a packed table that share one scale."""
 _MAX_ENTRY = np.float32(32767.0)
-"""Largest int16: values are stored as integers up to this, times a scale of their group."""
+"""Largest int16: a packed entry is an integer up to this, times the scale of its group."""
 _TILE_COLUMNS = 8 * _GROUP
-"""Columns of all clients' tables that are computed at a time."""
+"""Number of columns of the clients' flat tables that are computed at a time."""
 _ROWS_PER_PRODUCT = 256
-"""Clients per block of a matrix product; fixed, so that threads do not change results."""
+"""Clients (matrix rows) per product; fixed, so that the number of threads changes no result."""
 
 
 @jit
@@ -58,19 +58,16 @@ def train_anchored(
     lr_weights: float,
     keep: float,
 ) -> None:
-    """Train the vectors ``P``, the touched ``rows`` and the networks' ``weights`` in place;
-    ``steps`` receives the number of steps each client took. Losses do not include the pull."""
+    """Train in place user vectors ``P``, the ``rows`` of the items in each client's samples, and
+    network ``weights``. ``steps`` gets the number of SGD steps. Losses leave out the anchor's
+    term."""
     D, size = P.shape[1], weights.shape[1]
     layers = layer_buffers(D, D, size, clients.schedule.batch)
     user_rate, row_rate = np.float32(lr_user), np.float32(lr_rows)
     weight_rate, kept = np.float32(lr_weights), np.float32(keep)
     for c in clients.block:
-        p, w, q, a = (
-            P[c],
-            weights[c],
-            client_rows(clients, c, rows),
-            client_rows(clients, c, anchor),
-        )
+        p, w = P[c], weights[c]
+        q, a = client_rows(clients, c, rows), client_rows(clients, c, anchor)
         g = np.zeros_like(q)
         for t, packed in shuffled_batches(clients, c):
             clients.losses[c] += client_gradients(w, p, q, packed, layers, g)
@@ -82,7 +79,7 @@ def train_anchored(
 
 
 def whole_tables(base: Float32, tables: Float32, extra: Rows) -> Rows:
-    """Each client's table, ``base`` + its own flat table + its extra rows, as Rows of all items."""
+    """Each client's whole item table: ``base`` + its row of ``tables`` + its ``extra`` rows."""
     n, (n_items, width) = len(tables), base.shape
     values = (tables + base.reshape(-1)).reshape(n, n_items, width)
     values[owners(extra.indptr), extra.items] += extra.values
@@ -91,19 +88,16 @@ def whole_tables(base: Float32, tables: Float32, extra: Rows) -> Rows:
 
 
 class Packed(NamedTuple):
-    """Flat tables of many users: int16 multiples of a scale per user and group of columns.
-
-    The error is at most 1.6e-5 of the largest entry of the group. Two entries share an int32, which
-    is the type that saved models have.
-    """
+    """Flat item tables of many users in 16 bits an entry: an int16 times the scale of its group of
+    columns, exact to 1.6e-5 of the group's largest entry. An int32 holds two int16."""
 
     entries: Int32
     scale: Float32
 
 
 class RoundTables(NamedTuple):
-    """A round's clients and what their tables y_u are computed from: all users' r_u - g, packed,
-    and the clients' uploads (trained rows and factor f_u)."""
+    """Data from which the item tables of a round's ``users`` are computed: all users' anchors minus
+    the common table (``packed``), and the uploads (``trained`` rows and ``factor``)."""
 
     packed: Packed
     users: Int64
@@ -112,7 +106,7 @@ class RoundTables(NamedTuple):
 
 
 def empty_packed(n_users: int, columns: int) -> Packed:
-    """Packed tables of zeros, padded to a whole group of columns."""
+    """Packed tables of zeros, with ``columns`` rounded up to whole groups."""
     groups = -(-columns // _GROUP)
     entries = np.zeros((n_users, groups * _GROUP // 2), np.int32)
     return Packed(entries, np.zeros((n_users, groups), np.float32))
@@ -137,7 +131,7 @@ def pack(packed: Packed, users: Int64, low: int, values: Float32) -> None:
 def unpack(
     packed: Packed, users: Int64, low: int, high: int, factor: Float32 | None = None
 ) -> Float32:
-    """Columns ``low`` to ``high`` of these users' tables, times a factor per user."""
+    """Columns ``low`` to ``high`` of these users' tables as float32, times ``factor`` per user."""
     first = low // _GROUP
     scale = packed.scale[users, first : -(-high // _GROUP)]
     scale = scale if factor is None else factor[:, None] * scale
@@ -146,8 +140,8 @@ def unpack(
 
 
 def unpack_rows(packed: Packed, users: Int64, rows: Ragged, width: int) -> Float32:
-    """Some rows of each user's table of ``width`` columns; a number beyond the last table (a new
-    user) reads the last one as a placeholder."""
+    """Some item rows, ``width`` entries each, of each user's table. For a new user, whose number is
+    beyond the last table, the last table is read as a placeholder."""
     user = np.minimum(users, len(packed.entries) - 1)[owners(rows.indptr), None]
     columns = rows.items[:, None].astype(np.int64) * width + np.arange(width)
     found: Float32 = packed.scale[user, columns // _GROUP]
@@ -157,7 +151,7 @@ def unpack_rows(packed: Packed, users: Int64, rows: Ragged, width: int) -> Float
 
 @jit
 def _add_trained(block: Int64, trained: Rows, low: int, y: Float32) -> None:
-    """Add the trained rows to the clients' columns from ``low`` on."""
+    """Add clients' trained item rows to ``y``, columns of their flat tables from ``low`` on."""
     width, columns = trained.values.shape[1], y.shape[1]
     for c in block:
         start, end = trained.indptr[c], trained.indptr[c + 1]
@@ -171,7 +165,7 @@ def _add_trained(block: Int64, trained: Rows, low: int, y: Float32) -> None:
 
 
 def _tiles(tables: RoundTables, columns: int) -> Iterator[tuple[int, Float32]]:
-    """For each tile of columns, its first column and the y_u of all clients in it."""
+    """For each range of columns, its start and all clients' tables minus the common one."""
     for low in range(0, columns, _TILE_COLUMNS):
         high = min(low + _TILE_COLUMNS, columns)
         y = unpack(tables.packed, tables.users, low, high, 1 - tables.factor)
@@ -182,8 +176,8 @@ def _tiles(tables: RoundTables, columns: int) -> Iterator[tuple[int, Float32]]:
 def _for_row_blocks(n: int, function: Callable[[slice], None]) -> None:
     """Call ``function`` in parallel with slices that cover ``range(n)``.
 
-    The slices do not depend on the number of threads and the matrix library is held to one thread
-    per call, so that every product is computed in the same way for any number of threads.
+    The slices do not depend on the number of threads, and BLAS uses one thread per call, so that
+    every matrix product gives the same bits for any number of threads.
     """
 
     def run(block: Int64) -> None:
@@ -195,7 +189,7 @@ def _for_row_blocks(n: int, function: Callable[[slice], None]) -> None:
 
 
 def distances(Q: Float32, tables: RoundTables) -> Float64:
-    """Cosine distances of all pairs of the clients' tables, from y_u.y_v, g.y_u and g.g."""
+    """Cosine distances between all pairs of the clients' item tables; ``Q`` is the common table."""
     g, n = Q.reshape(-1), len(tables.users)
     products, along = np.zeros((n, n)), np.zeros(n)
     for low, y in _tiles(tables, len(g)):
@@ -219,8 +213,8 @@ def distances(Q: Float32, tables: RoundTables) -> Float64:
 
 
 def neighbour_graph(Q: Float32, tables: RoundTables, threshold: float) -> Bool:
-    """Each client's neighbours: the clients further away than ``threshold`` x the mean distance, or
-    itself if there are none."""
+    """Whether one client is a neighbour of another, as a matrix: their distance is above
+    ``threshold`` x the mean distance. A client without neighbours is its own neighbour."""
     apart = distances(Q, tables)
     graph: Bool = apart > threshold * apart.mean()
     alone = np.flatnonzero(~graph.any(1))
@@ -229,8 +223,8 @@ def neighbour_graph(Q: Float32, tables: RoundTables, threshold: float) -> Bool:
 
 
 def pass_messages(graph: Bool, Q: Float32, tables: RoundTables) -> tuple[Float32, Packed]:
-    """The next g and packed r_u - g: r_u is the mean of u's neighbours' tables, g the mean of the
-    round's r_u. Users outside the round keep their r_u."""
+    """New common table, and all users' tables minus it (packed). Each client gets the mean of its
+    neighbours' tables; the common table is the mean of these. Other users keep their tables."""
     packed, users = tables.packed, tables.users
     weights = graph.astype(np.float32)
     weights /= graph.sum(1, keepdims=True).astype(np.float32)

@@ -1,6 +1,6 @@
 """Item-item models (EASE, item-kNN): co-occurrence counts, nearest items, and users' scores.
 
-Counts are whole numbers and exact in float32 up to 2^24 users, so they do not depend on any order.
+Counts are integers, exact in float32 up to 2^24 users, so the order of summation does not matter.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from unskew.kernels.tables import binary_matrix
 from unskew.types import Float32, Int32, Int64, Ragged, Rows
 
 _TILE_ROWS = 256
-"""Items whose rows of an item-item matrix are worked on at a time."""
+"""Number of rows of an item-item matrix that are processed at a time."""
 
 
 def gram(seen: Ragged, n_items: int) -> Float32:
-    """X^T X for the binary user-item matrix X."""
+    """Number of users that each pair of items shares: X^T X for the binary user-item matrix X."""
     X = binary_matrix(seen, n_items)
     counts: Float32 = (X.T @ X).toarray(order="C")
     return counts
 
 
 def weights_of_inverse(P: Float32) -> None:
-    """B_ij = -P_ij / P_jj, B_jj = 0, in place; only the upper triangle of ``P`` is read."""
+    """Turn ``P``, the inverse of EASE's regularised Gram matrix, into the item weights -P_ij / P_jj
+    (0 on the diagonal), in place. Only the upper triangle of ``P`` is read."""
     for low in range(0, len(P), _TILE_ROWS):
         here, after = slice(low, low + _TILE_ROWS), slice(low + _TILE_ROWS, None)
         P[after, here] = P[here, after].T
@@ -36,8 +37,8 @@ def weights_of_inverse(P: Float32) -> None:
 def nearest_items(seen: Ragged, n_items: int, k: int, shrinkage: float) -> tuple[Int32, Float32]:
     """The ``k`` most similar items of each item, and their similarities.
 
-    The similarity is shared users / (sqrt(users_i users_j) + shrinkage). Ties go to the lower item
-    number; missing neighbours are number 0 with similarity 0.
+    The similarity of items i and j is the number of users who have both / (sqrt(users_i users_j) +
+    shrinkage). Ties go to the lower item number; missing neighbours are item 0 with similarity 0.
     """
     X = binary_matrix(seen, n_items)
     users = np.bincount(seen.items, minlength=n_items)
@@ -71,7 +72,7 @@ def _neighbour_scores(
 
 
 def neighbour_scores(X: Rows, ids: Int32, similarity: Float32) -> Float32:
-    """For each user and item, the sum of the similarities of the item's neighbours the user has."""
+    """Score of each item for each user: the summed similarity of neighbours that the user has."""
     scores = np.empty((len(X.indptr) - 1, len(ids)), np.float32)
     in_parallel(len(scores), _neighbour_scores, X, ids, similarity, scores)
     return scores

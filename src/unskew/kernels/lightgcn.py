@@ -1,7 +1,6 @@
 """LightGCN's propagation over the user-item graph, and the gradient of its pairwise loss.
 
-A layer is one sparse product with the symmetric normalised adjacency. Each node's sum runs over its
-neighbours in a fixed order.
+A layer is one sparse product with the normalised adjacency matrix, summed in a fixed order.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from unskew.types import Float32, Int32, Ragged
 
 
 class Graph(NamedTuple):
-    """Users and, after them, items as nodes; ``scale`` is degree^(-1/2), or 0 at degree 0."""
+    """User-item graph: users, then items, as nodes. ``scale`` is degree^(-1/2), 0 at degree 0."""
 
     edges: csr_array
     scale: Float32
 
     @staticmethod
     def of(seen: Ragged, n_items: int) -> Graph:
-        """The graph of each user's distinct items."""
+        """Build the graph from the distinct items of each user."""
         X = binary_matrix(seen, n_items)
         edges = block_array([[None, X], [X.T, None]], format="csr")
         edges.sort_indices()
@@ -36,7 +35,7 @@ class Graph(NamedTuple):
 
 
 def propagate(graph: Graph, E: Float32) -> Float32:
-    """One layer: row n becomes the sum over neighbours m of E_m / sqrt(degree_n degree_m)."""
+    """One layer: embedding n becomes the sum over neighbours m of E_m / sqrt(degree_n degree_m)."""
     scale = graph.scale[:, None]
     layer: Float32 = scale * (graph.edges @ (scale * E))
     return layer
@@ -45,8 +44,8 @@ def propagate(graph: Graph, E: Float32) -> Float32:
 def mean_of_layers(graph: Graph, E: Float32, layers: int) -> Float32:
     """Mean of the embeddings E after 0 to K layers: (E + A E + ... + A^K E) / (K + 1).
 
-    The normalised adjacency A is symmetric, so the same map takes the gradient by the result to the
-    gradient by E.
+    The normalised adjacency A is symmetric, so this also turns a gradient by the result into one by
+    E.
     """
     total = E
     for _ in range(layers):
@@ -89,10 +88,10 @@ def _pairwise(
 def pairwise_gradient(
     chosen: Int32, triples: tuple[Int32, Int32, Int32], E: Float32, E0: Float32, decay: float
 ) -> tuple[float, Float32, Float32]:
-    """Summed BPR loss of the ``chosen`` (user, better, worse) triples of nodes, its mean's gradient
-    in the propagated embeddings ``E``, and the penalty's in the initial ``E0``.
+    """Summed BPR loss of the ``chosen`` (user, better item, worse item) triples, the gradient of
+    its mean by the propagated embeddings ``E``, and of the mean penalty by the initial ones ``E0``.
 
-    loss = -log s(e_u.e_better - e_u.e_worse), penalty = decay / 2 |E0|^2 over the three rows.
+    loss = -log sigmoid(e_user.e_better - e_user.e_worse); penalty = decay / 2 |rows of E0|^2.
     """
     g, g0 = np.zeros_like(E), np.zeros_like(E)
     loss = _pairwise(chosen, triples, E, E0, decay, g, g0)

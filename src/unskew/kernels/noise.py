@@ -1,12 +1,12 @@
 """Clip uploads and add noise to a whole item table per client.
 
-A client's noise depends on its own stream (seed, round, user, NOISE) alone: value number j comes
-from a fixed half of a fixed 64-bit word of it, so threads, chunks and the rows a client has touched
-cannot change it. Logarithm and sine are short polynomials, exact to float32 rounding, because a
-call into libm would keep the loops from being vectorised.
+A client's noise depends only on its random stream (seed, round, user, NOISE): noise value number j
+always comes from the same half of the same 64-bit word, so threads, chunks and the rows a client
+has touched cannot change it. Logarithm and sine are short polynomials, exact to float32 rounding,
+because a library call would keep the loops from being vectorised.
 
-32 bits per value reach 22 scales into Laplace's tails and 6.7 into the Gaussian's; values beyond
-have probability below 1e-9 and 1e-10.
+With 32 bits per value, Laplace noise ends at 22 times its scale and Gaussian noise at 6.7 standard
+deviations; larger values have probability below 1e-9 and 1e-10.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ LAPLACE, GAUSSIAN = 0, 1
 NO_CLIP, CLIP_L1, CLIP_L2, CLIP_ROWS = 0, 1, 2, 3
 """Clipping: none, by the L1 or L2 norm of the whole upload, or by the L2 norm of each row."""
 VALUES_PER_TILE = 1024
-"""Noise values per tile: half from the lower 32 bits of its 64-bit words, half from the upper."""
+"""Noise values drawn at a time: half from the lower bits of 64-bit words, half from the upper."""
 _NOISE = int(Purpose.NOISE)
+"""Purpose number of the random streams of the noise."""
 _LN2 = np.float32(0.6931471805599453)
+"""Natural logarithm of 2."""
 _BELOW_ONE = 1.0 - 2.0**-22
-"""Factor that keeps a clipped norm below its bound however its float32 entries are rounded."""
+"""Factor on a clipping bound, so that float32 rounding cannot lift a clipped norm above it."""
 
 
 class Noise(NamedTuple):
-    """Parameters of a round's noise and clipping, and of the noise's random streams."""
+    """Parameters of a round's clipping and noise, with the seed of the noise's random streams."""
 
     seed: int
     round: int
@@ -51,7 +53,7 @@ class Noise(NamedTuple):
 
 @jit
 def _words(key: Any, first: int, low: Int32, high: Int32, n: int) -> None:
-    """Lower and upper halves of the stream's words ``first`` to ``first + n``."""
+    """Write the lower and upper halves of a random stream's values ``first`` to ``first + n``."""
     for i in range(n):
         x = value(key, first + i)
         low[i] = np.int32(x & np.uint64(0xFFFFFFFF))
@@ -60,7 +62,7 @@ def _words(key: Any, first: int, low: Int32, high: Int32, n: int) -> None:
 
 @jit
 def _exponential(bits: Int32, scratch: Int32, out: Float32, n: int) -> None:
-    """-ln(u), with u = (m + 1/2) / 2**31 for the upper 31 bits m of each word.
+    """Exponential random values -ln(u), u = (m + 1/2) / 2**31, m the upper 31 of 32 random bits.
 
     With u 2**31 = 2**e f and f in [2/3, 4/3), ln(f) is 2 artanh((f - 1) / (f + 1)) by its series.
     """
@@ -87,7 +89,7 @@ def _exponential(bits: Int32, scratch: Int32, out: Float32, n: int) -> None:
 
 @jit
 def _sine_of_turns(bits: Int32, quarter: int, scale: Float32, out: Float32, n: int) -> None:
-    """``scale[i]`` times sin(2 pi (bits / 2**32 + quarter)), bits as a signed number."""
+    """``out`` = ``scale`` x sin(2 pi (bits + quarter) / 2**32), for the first ``n`` entries."""
     for i in range(n):
         word = np.int32(bits[i] + np.int32(quarter))
         a = np.float32(word) * np.float32(2.0**-32)
@@ -116,8 +118,8 @@ def _apply_sign(magnitude: Float32, bits: Int32, scale: float, out: Float32, n: 
 
 @jit
 def _fill(key: Any, word: int, kind: int, scale: float, out: Float32) -> None:
-    """Fill ``out`` with noise from the stream's words from ``word`` on. Gaussian values come in
-    pairs (Box & Muller, 1958)."""
+    """Fill ``out`` with noise from the random stream ``key``, from its value number ``word`` on.
+    Gaussian values come in pairs (Box & Muller, 1958)."""
     half = VALUES_PER_TILE // 2
     low, high = np.empty(half, np.int32), np.empty(half, np.int32)
     scratch, size = np.empty(half, np.int32), np.empty(half, np.float32)
@@ -148,7 +150,7 @@ def _finite(v: float) -> float:
 
 @jit
 def _norms(row: Float32, absolute: float, square: float) -> tuple[float, float]:
-    """``absolute`` and ``square`` plus the absolute values and squares of the row's entries."""
+    """Return ``absolute`` plus the row's absolute values, and ``square`` plus its squares."""
     for k in range(len(row)):
         v = _finite(float(row[k]))
         absolute += abs(v)
@@ -167,7 +169,7 @@ def _upload_norms(block: Int64, upload: Upload, l1: Float64, l2: Float64) -> Non
 
 
 def upload_norms(upload: Upload) -> tuple[Float64, Float64]:
-    """L1 and L2 norms of every client's upload, its rows and dense part taken as one vector;
+    """L1 and L2 norms of every client's upload, its item rows and dense part taken as one vector;
     entries that are not finite count as 0."""
     l1, l2 = np.zeros(len(upload.weight)), np.zeros(len(upload.weight))
     for_each_block(np.diff(upload.rows.indptr), _upload_norms, upload, l1, l2)
@@ -176,7 +178,7 @@ def upload_norms(upload: Upload) -> tuple[Float64, Float64]:
 
 @jit
 def _add_clipped(row: Float32, factor: float, noise: Noise, out: Float32) -> None:
-    """Add ``row`` times ``factor`` to ``out``, or clipped to the bound if rows are clipped."""
+    """Add ``row`` times ``factor`` to ``out``; if rows are clipped, add the clipped row instead."""
     if noise.clip == CLIP_ROWS:
         norm, least = np.sqrt(_norms(row, 0.0, 0.0)[1]), noise.bound * _BELOW_ONE
         factor = least / norm if norm > least else 1.0
@@ -189,7 +191,7 @@ def _send(
     block: Int64, users: Int64, noise: Noise, factor: Float64, upload: Upload, sent: Upload
 ) -> None:
     """Write each client's clipped upload to ``sent``, plus noise on every entry of the whole table
-    and of the dense part. Without noise, only the client's own rows are sent."""
+    and of the dense part. Without noise, only the rows of the upload are written."""
     rows, width = upload.rows, upload.rows.values.shape[1]
     for c in block:
         low, high = sent.rows.indptr[c], sent.rows.indptr[c + 1]
@@ -217,10 +219,10 @@ def _send(
 def send_privately(
     upload: Upload, users: Int64, n_items: int, noise: Noise, norms: Float64
 ) -> Upload:
-    """Clip uploads and add noise to every entry of the table and the dense part.
+    """Clip uploads and add noise to every entry of the item table and the dense part.
 
-    ``norms`` are the L1 or L2 norms that ``noise.bound`` limits. Clients of weight zero send
-    nothing and get no noise. Without noise an upload keeps the rows the client touched.
+    ``norms`` are the uploads' L1 or L2 norms, whichever ``noise.bound`` limits. Clients of weight
+    zero send nothing and get no noise. Without noise an upload keeps the rows the client touched.
     """
     factor, sends = np.ones(len(users)), upload.weight > 0
     if noise.clip in (CLIP_L1, CLIP_L2):

@@ -1,7 +1,7 @@
 """Run a kernel on blocks of clients of similar total work, on a pool of threads.
 
-Kernels release the interpreter lock and write only to the slots of their own clients, so the number
-of threads and the division into blocks change how long a round takes and nothing else.
+Kernels release the interpreter lock and write only the results of their own clients, so the number
+of threads and the division into blocks change nothing but the time a round takes.
 """
 
 from __future__ import annotations
@@ -28,15 +28,13 @@ _this_thread = _ThreadSettings()
 
 
 def work_alone() -> None:
-    """Make kernels called from this thread run in it from now on, not on the pool.
-
-    Used when several such threads already keep all cores busy.
-    """
+    """From now on run kernels called from this thread in it, not on the thread pool. Used when
+    several threads that call kernels already keep all cores busy."""
     _this_thread.alone = True
 
 
 def _available_cores() -> int:
-    """Cores that this process may use."""
+    """Number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -62,7 +60,7 @@ _pool = _Pool()
 
 
 def set_threads(threads: int) -> None:
-    """Use this many threads from now on (0: one per core)."""
+    """Set the number of threads on which kernels run (0: one per core)."""
     if _pool.executor is not None:
         _pool.executor.shutdown()
         _pool.executor = None
@@ -70,16 +68,16 @@ def set_threads(threads: int) -> None:
 
 
 def get_threads() -> int:
-    """The number of threads kernels run on."""
+    """Number of threads on which kernels run."""
     return _pool.threads
 
 
 def for_each_block(work: Int64, function: Callable[..., object], *arguments: object) -> None:
-    """Call ``function`` with blocks of client numbers that together cover ``range(len(work))``, and
-    the ``arguments``.
+    """Call ``function(block, *arguments)`` on the thread pool, for blocks of client positions that
+    together cover ``range(len(work))``.
 
-    Clients are sorted by decreasing ``work`` and cut into blocks of about equal total work, so the
-    heaviest clients start first and the last blocks are light.
+    Clients are sorted by decreasing ``work`` and divided into blocks of about equal total work, so
+    the heaviest clients start first and the last blocks are light.
     """
     if len(work) == 0:
         return
@@ -94,5 +92,5 @@ def for_each_block(work: Int64, function: Callable[..., object], *arguments: obj
 
 
 def in_parallel(n: int, function: Callable[..., object], *arguments: object) -> None:
-    """:func:`for_each_block` for ``n`` clients of equal work."""
+    """Call ``function`` as :func:`for_each_block` does, for ``n`` clients of equal work."""
     for_each_block(np.ones(n, np.int64), function, *arguments)

@@ -1,15 +1,13 @@
-"""The perceptron of FedNCF, GPFedRec and NCF: forward and backward through a batch, FedNCF's local
-trainer, and scores.
+"""The perceptron of FedNCF, GPFedRec and NCF: gradients of a batch, FedNCF's local trainer, scores.
 
-The network is 2d -> d -> d/2 -> 1 with ReLU between. Its weights lie in one vector, in the order in
-which torch lists them: W1 (d x 2d, user part first in each row), b1, W2, b2, W3, b3. For one client
-the user embedding p is one vector, so the first layer is
+For embeddings of size d the layers are 2d -> d -> d/2 -> 1 with ReLU between. The weights lie in
+one vector, in torch's order: W1 (d x 2d, user part first in each row), b1, W2, b2, W3, b3. For one
+client the user embedding p is the same for all items' embeddings q, so the first layer is
 
     W1 [p; q] + b1 = W_q q + (W_p p + b1),
 
-whose bracket is computed once per batch. Where a batch mixes users, p is empty and the columns of x
-are whole pairs [p; q]. A batch lies as columns, one contiguous run per unit, so that every inner
-loop runs over its samples.
+whose bracket is computed once per batch. Where a batch mixes users, p is empty and the columns of
+the input x are whole pairs [p; q]. A unit's values for the samples of a batch are contiguous.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ _zero = np.float32(0.0)
 
 
 def mlp_layers(dim: int) -> tuple[tuple[int, int], ...]:
-    """Inputs and outputs of each layer for embeddings of size ``dim``."""
+    """Number of inputs and of outputs of each layer, for embeddings of size ``dim``."""
     half = max(dim // 2, 1)
     return ((2 * dim, dim), (dim, half), (half, 1))
 
 
 class Layers(NamedTuple):
-    """A batch's inputs, activations and logits, and all gradients."""
+    """Buffers for one batch: the network's inputs, activations, logits and gradients."""
 
     ones: Float32
     x: Float32
@@ -54,7 +52,7 @@ class Layers(NamedTuple):
 
 @jit
 def layer_buffers(D: int, inputs: int, size: int, batch: int) -> Layers:
-    """Arrays for batches whose x has ``inputs`` rows and a network of ``size`` weights."""
+    """Allocate buffers for batches with ``inputs`` values per sample and ``size`` weights."""
     return Layers(
         np.ones(batch, np.float32),
         np.empty((inputs, batch), np.float32),
@@ -71,7 +69,7 @@ def layer_buffers(D: int, inputs: int, size: int, batch: int) -> Layers:
 
 @jit
 def _relu_layer(out: Float32, start: float, c: Float32, x: Float32, n: int) -> None:
-    """out_j = max(start + sum_k c_k x_kj, 0)."""
+    """One ReLU unit for ``n`` samples (columns of ``x``), with weights ``c`` and bias ``start``."""
     score_columns(out, x, c, n)
     for j in range(n):
         out[j] = max(out[j] + start, _zero)
@@ -81,7 +79,7 @@ def _relu_layer(out: Float32, start: float, c: Float32, x: Float32, n: int) -> N
 def _forward(
     w: Float32, p: Float32, x: Float32, h1: Float32, h2: Float32, z: Float32, n: int
 ) -> None:
-    """Logits ``z`` of ``n`` columns of ``x``; ``h1`` and ``h2`` receive the hidden activations."""
+    """Write the logits of ``n`` inputs ``x`` to ``z``, hidden activations to ``h1`` and ``h2``."""
     D, H, U = h1.shape[0], h2.shape[0], len(p)
     b1, w2 = 2 * D * D, 2 * D * D + D
     b2 = w2 + H * D
@@ -100,10 +98,10 @@ def _forward(
 
 @jit
 def mlp_gradients(w: Float32, p: Float32, layers: Layers, n: int, share: float) -> float:
-    """Summed loss of ``n`` samples with inputs ``layers.x`` and labels ``layers.batch.y``.
+    """Return the summed loss of ``n`` samples: inputs ``layers.x``, labels ``layers.batch.y``.
 
-    ``share`` times the gradients of the mean loss are written to ``gw``, ``gp`` and ``dx`` of
-    ``layers``. ``gw`` is laid out as ``w``.
+    ``share`` times the mean loss's gradients by weights, user embedding and inputs are written to
+    ``gw``, ``gp`` and ``dx`` of ``layers``.
     """
     ones, x, dx, h1, d1, h2, column, g, gp, batch = layers
     s = batch.s
@@ -152,11 +150,8 @@ def mlp_gradients(w: Float32, p: Float32, layers: Layers, n: int, share: float) 
 def client_gradients(
     w: Float32, p: Float32, q: Float32, packed: Int32, layers: Layers, g: Float32
 ) -> float:
-    """Summed loss of one client's packed samples.
-
-    The gradients of the weights and of p are written to ``layers``; those of the rows ``q`` are
-    added to ``g``.
-    """
+    """Return the summed loss of one client's packed samples. Gradients by the weights and by the
+    user embedding ``p`` are written to ``layers``; those by item rows ``q`` are added to ``g``."""
     for j in range(len(packed)):
         layers.batch.y[j] = packed[j] & 1
         row = q[sample_row(packed[j])]
@@ -180,8 +175,8 @@ def train_mlp(
     lr_rows: float,
     lr_weights: float,
 ) -> None:
-    """FedNCF's trainer: the vectors ``P``, the touched ``rows`` and the networks' ``weights`` by
-    Adam, in place. All moments start at zero, and only touched rows can move."""
+    """FedNCF's local trainer: Adam, in place, on user vectors ``P``, the ``rows`` of the items in
+    each client's samples, and network ``weights``. Adam's moments start at zero."""
     D, size = P.shape[1], weights.shape[1]
     layers = layer_buffers(D, D, size, clients.schedule.batch)
     for c in clients.block:
@@ -220,7 +215,7 @@ def _score_items(
 
 
 def score_mlp(table: Float32, p: Float32, weights: Float32, held: Rows) -> Float32:
-    """Logit of every item for each client, with the client's own rows where it holds some."""
+    """Logit of every item for each client, whose rows in ``held`` replace those of ``table``."""
     scores = np.empty((len(p), len(table)), np.float32)
     in_parallel(len(p), _score_items, table, p, weights, held, scores)
     return scores

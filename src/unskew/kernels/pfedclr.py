@@ -1,11 +1,12 @@
-"""PFedCLR's two local trainers: Adam on the rows a client touches.
+"""PFedCLR's two local trainers: Adam on the touched items, those in a client's samples.
 
-torch's dense Adam moves a row only once it has had a gradient, so a client's round concerns its
-touched rows alone. Within the round they keep moving by momentum, also in batches they are not in.
-All moments start at zero each round.
+torch's Adam moves a row only once it has had a gradient, so only touched rows change in a round.
+From then on they move by momentum, also in batches without their item. Moments start at zero in
+each round.
 
-* :func:`train_rows`: item rows against a frozen user vector (Step 1; AF's fine-tuning);
-* :func:`train_low_rank`: the user vector and the buffer A B over frozen item rows (Step 2).
+* :func:`train_rows`: item rows, with the user vector frozen (Step 1, and the baseline FedMF w/ AF);
+* :func:`train_low_rank`: the user vector and the low-rank buffer A B, a matrix added to the item
+  table, with the item rows frozen (Step 2).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from unskew.types import Float32
 
 @jit
 def train_rows(clients: Clients, P: Float32, rows: Float32, lr: float) -> None:
-    """Train each client's touched ``rows`` in place against its frozen vector in ``P``."""
+    """Train the ``rows`` of the items in each client's samples; user vectors ``P`` are frozen."""
     batch = batch_arrays(clients.schedule.batch)
     for c in clients.block:
         p, mine = P[c], client_rows(clients, c, rows)
@@ -58,19 +59,15 @@ def train_low_rank(
     lr_user: float,
     lr_buffer: float,
 ) -> None:
-    """Train the vectors ``P``, the touched rows of A, and the matrices B in place over frozen
-    ``rows``."""
+    """Train in place each client's user vector in ``P`` and low-rank buffer A B (the rows of A of
+    the items in its samples, and its matrix B), with the item ``rows`` frozen."""
     D, R = P.shape[1], A_rows.shape[1]
     batch = batch_arrays(clients.schedule.batch)
     Ab = np.empty((R, clients.schedule.batch), np.float32)
     gp, gB, Bp = np.empty(D, np.float32), np.empty(R * D, np.float32), np.empty(R, np.float32)
     for c in clients.block:
-        p, B, Q, A_mine = (
-            P[c],
-            Bs[c],
-            client_rows(clients, c, rows),
-            client_rows(clients, c, A_rows),
-        )
+        p, B = P[c], Bs[c]
+        Q, A_mine = client_rows(clients, c, rows), client_rows(clients, c, A_rows)
         flat_B, A = B.reshape(R * D), columns_of(A_mine)
         mA, vA = np.zeros_like(A), np.zeros_like(A)
         mB, vB = np.zeros(R * D, np.float32), np.zeros(R * D, np.float32)

@@ -1,8 +1,8 @@
-"""pFedGraph: similarities of all updates, mixing weights, weighted means, and the clients' tables.
+"""pFedGraph's server: similarities of clients' updates, mixing weights, and weighted means.
 
-Comparing and mixing are products of matrices with one row per client. They are cut into tiles of
-columns that stay in the cache, and every sum runs in one fixed order, whatever the number of
-threads. A client's mixing weights are the exact Euclidean projection onto the probability simplex.
+Similarities and means are products of matrices with one row per client. They are divided into tiles
+of columns that stay in the cache, and every sum has one fixed order, whatever the number of
+threads. A client's mixing weights are an exact Euclidean projection onto the probability simplex.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from unskew.rng import stream, value
 from unskew.types import Bool, Float32, Float64, Int64, Rows
 
 _TILE_COLUMNS = 1024
-"""Columns of the updates per tile: few enough that a tile stays in the cache."""
+"""Columns of the clients' updates processed at a time: few enough to stay in the cache."""
 
 
 @jit
@@ -48,7 +48,7 @@ def _mix(block: Int64, tile: int, weights: Float32, x: Float32, out: Float32) ->
 
 
 def dense_tables(rows: Rows, n_items: int) -> Float32:
-    """The clients' rows as flat tables, one per client, zero elsewhere."""
+    """Each client's rows as a whole item table (zero elsewhere), flattened to one row."""
     n, width = len(rows.indptr) - 1, rows.values.shape[1]
     out = np.zeros((n, n_items, width), np.float32)
     out[owners(rows.indptr), rows.items] = rows.values
@@ -64,7 +64,7 @@ def gram(x: Float32) -> Float64:
 
 
 def mix(weights: Float32, x: Float32) -> Float32:
-    """sum_j weights_ij x_j for each row i of the weights."""
+    """Weighted sums of the rows of ``x``: row i of the result is sum_j weights_ij x_j."""
     out = np.empty((len(weights), x.shape[1]), np.float32)
     work = np.count_nonzero(weights, axis=1)
     for_each_block(work, _mix, _TILE_COLUMNS, weights, x, out)
@@ -84,8 +84,8 @@ def positions(users: Int64, known: Int64) -> Int64:
 
 
 def replace_tables(held: Rows, place: Int64, given: Float32, start: Float32) -> Rows:
-    """Each client's rows: the whole table ``start`` + ``given[place]`` if the server made it one
-    (place is not -1), otherwise the rows it held."""
+    """Each client's item rows: the whole table ``start`` + ``given[place]``, or, if its ``place``
+    is -1 (the server has computed none for it), its rows in ``held``."""
     every = np.arange(len(start), dtype=np.int32)
     ends = np.array([0, len(start)])
     return concatenate(
@@ -99,7 +99,8 @@ def replace_tables(held: Rows, place: Int64, given: Float32, start: Float32) -> 
 
 
 def sent_differences(held: Rows, sends: Bool, start: Float32) -> Rows:
-    """Each sending client's rows minus the same items' rows of ``start``; others get no rows."""
+    """Differences that clients upload: rows of ``held`` minus the same items' rows of ``start``.
+    Clients whose ``sends`` is false have none."""
     sent = filter_entries(held, sends[owners(held.indptr)])
     return sent._replace(values=sent.values - start[sent.items])
 
@@ -124,7 +125,7 @@ def _project(block: Int64, points: Float64, out: Float64) -> None:
 
 
 def project_on_simplex(points: Float64) -> Float64:
-    """For each row, the nearest x with x >= 0 and sum x = 1 (Michelot 1986).
+    """Replace each row v by the nearest x with x >= 0 and sum x = 1 (Michelot 1986).
 
     x = max(v - t, 0) with the threshold t that makes the sum 1. Starting with all entries, t is set
     so that the entries above it sum to 1; it only rises, and stops once no entry drops out.

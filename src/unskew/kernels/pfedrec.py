@@ -1,8 +1,7 @@
-"""PFedRec's local trainer: an affine score function and the items it scores, by plain SGD in turns.
+"""PFedRec's local trainer: plain SGD, in turns, on an affine score function and on the item rows.
 
-Per batch, the score function steps first, against the items as they are. After a second forward
-pass with the new function, the items step. torch's SGD leaves a row without a gradient where it is,
-so a batch moves only the items in it.
+In each batch the score function steps first, with the items fixed. After a second forward pass with
+the new function, the batch's items step; torch's SGD moves no row without a gradient.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from unskew.types import Float32, Int32
 
 @jit
 def _forward(packed: Int32, q: Float32, w: Float32, bias: float, batch: Batch) -> float:
-    """Summed loss of the packed samples, with logits w.q_j + bias."""
+    """Summed loss of packed samples with logits w.q + bias, q the embedding of a sample's item."""
     for j in range(len(packed)):
         batch.z[j] = inner(w, q[sample_row(packed[j])], len(w)) + bias
     return packed_loss(packed, batch)
@@ -39,7 +38,7 @@ def train_score_function(
     lr_score: float,
     lr_rows: float,
 ) -> None:
-    """Train each client's score function and its touched ``rows`` in place."""
+    """Train each client's score function (``W``, ``biases``) and touched item ``rows`` in place."""
     D = W.shape[1]
     batch = batch_arrays(clients.schedule.batch)
     gw, step = np.empty(D, np.float32), np.empty(D, np.float32)

@@ -1,12 +1,12 @@
-"""FedRefit on a device: least-squares vectors along its history, and sums to fit items to them.
+"""FedRefit on a device: user vectors by least squares, and sums from which the server fits items.
 
-Reading its items in order, a device has after each step t one vector per decay rate g, the exact
-optimum for frozen orthonormal items U,
+A device reads its history of items i_1, i_2, ... in order. After step t it has one vector per decay
+rate g, the exact optimum for a frozen, orthonormal item table U:
 
     p_t = argmin_p |x_t - U p|^2 = U^T x_t,    x_t = sum over s <= t of g^(t - s) x_(i_s) / norm,
 
-norm^2 the sum of the weights g^(t - s). The vectors of all rates and a constant make up its feature
-vector f_t.
+with x_i the one-hot vector of item i times the item's weight, and norm^2 the sum of all g^(t - s).
+The feature vector f_t consists of the p_t of all decay rates and a constant 1.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from unskew.types import Cohort, Float32, Int32, Int64, Ragged
 
 
 class Walk(NamedTuple):
-    """Parameters of a pass over a history: decay rates of past items, the decay rate of future
-    targets, and the weight of a second, backward pass."""
+    """Parameters of reading a history: ``decays`` of past items, the decay of later items as
+    targets (``horizon``), and the weight of a second pass in reverse order (``backward``)."""
 
     decays: Float32
     horizon: float
@@ -34,8 +34,8 @@ class Walk(NamedTuple):
 
 @jit
 def _add_item(own: Float32, decays: Float32, state: Float32, weights: Float32, f: Float32) -> None:
-    """Add one item to a history's features ``f``: for each decay, a running sum of item rows over
-    the root of the decayed number of items. The constant 1 at the end of ``f`` stays."""
+    """Update the feature vector ``f`` with one more item: for each decay rate, the decayed sum of
+    item rows divided by the square root of the decayed number of items."""
     d = len(own)
     for g in range(len(decays)):
         weights[g] = weights[g] * decays[g] + np.float32(1.0)
@@ -49,8 +49,8 @@ def _add_item(own: Float32, decays: Float32, state: Float32, weights: Float32, f
 def _read(
     row: Int32, T: Float32, walk: Walk, weight: float, f: Float32, F: Float32, M: Float32
 ) -> None:
-    """Read a history once: add the earlier feature vectors, decayed by the horizon, to each item's
-    row of F, and their outer products to M (upper triangle). ``f`` is the last one."""
+    """Read a history once. To each item's row of ``F`` add the feature vectors before it, decayed
+    by ``horizon``; to ``M``, their outer products (upper triangle). ``f`` ends as the last one."""
     K, fade, w = len(f), np.float32(walk.horizon), np.float32(weight)
     state = np.zeros((len(walk.decays), T.shape[1]), np.float32)
     weights, z = np.zeros(len(walk.decays), np.float32), np.zeros(K, np.float32)
@@ -100,12 +100,12 @@ def _kernel(
 def read_histories(
     history: Ragged, own: Ragged, T: Float32, walk: Walk, fit: bool
 ) -> tuple[Float32, Float32, Float32]:
-    """For each client, its last feature vector f and, if ``fit``, two sums over its history: the
-    features before each of its own items, and f f^T (upper triangle, flat). Both are divided by the
-    square root of the client's number of items.
+    """Each client's last feature vector f and, if ``fit``, two sums over its history: for each of
+    its items the feature vectors before it, and the outer products f f^T (upper triangle, flat).
+    Both sums are divided by the square root of the client's number of items.
 
-    ``history.items`` is the index, among the client's own rows, of each entry of its history;
-    ``T`` has those rows, client after client.
+    ``history.items`` are indices into the client's rows of ``T``, which has one row per distinct
+    item of each client, client after client.
     """
     n, K = len(own.indptr) - 1, len(walk.decays) * T.shape[1] + 1
     features = np.zeros((n, K), np.float32)
@@ -118,7 +118,7 @@ def read_histories(
 
 
 def sum_rows(own: Ragged, T: Float32) -> Float32:
-    """Sum of the rows of ``T`` that belong to each client, over the root of their number."""
+    """Sum of each client's rows of ``T``, divided by the square root of their number."""
     rows = Ragged(own.indptr, np.arange(len(T), dtype=np.int32))
     share = (1 / np.sqrt(own.counts().clip(1))).astype(np.float32)
     sums: Float32 = (binary_matrix(rows, len(T)) @ T) * share[:, None]
@@ -126,8 +126,8 @@ def sum_rows(own: Ragged, T: Float32) -> Float32:
 
 
 def spread_vectors(own: Ragged, p: Float32) -> Float32:
-    """For each own item of a client, the row p_u / sqrt(number of its items), then a 1, so that the
-    sum over clients also counts the item's users."""
+    """A row for each item of each client: its vector ``p`` / sqrt(number of its items), then a 1,
+    so that the sum over clients also counts the item's users."""
     share = (1 / np.sqrt(own.counts().clip(1))).astype(np.float32)
     rows = np.ones((len(own.items), p.shape[1] + 1), np.float32)
     rows[:, :-1] = np.repeat(p * share[:, None], own.counts(), axis=0)
@@ -135,7 +135,7 @@ def spread_vectors(own: Ragged, p: Float32) -> Float32:
 
 
 def history_rows(cohort: Cohort, own: Ragged) -> Ragged:
-    """Index, among a client's own rows, of each entry of its history."""
+    """For each entry of a client's history, the index of its item among the client's items."""
 
     def keys(lists: Ragged) -> Int64:
         return owners(lists.indptr) * cohort.n_items + lists.items

@@ -12,13 +12,13 @@ from unskew.rng import Purpose, below, stream, value
 from unskew.types import Cohort, Int32, Int64, Ragged, Samples
 
 _NEGATIVES = int(Purpose.NEGATIVES)
+"""Purpose number of the random streams that draw negatives."""
 
 
 @jit
 def _list_flagged(flag: NDArray[np.uint8], found: Int32) -> int:
-    """Write the numbers of the flagged items, ascending, into ``found`` (one longer than ``flag``)
-    and return how many there are. Every number is written and only flagged ones are kept, so there
-    is no branch to mispredict."""
+    """Write the numbers of the flagged items, ascending, to ``found`` and return how many there
+    are. Every number is written and unflagged ones are overwritten, which avoids a branch."""
     n = 0
     for item in range(len(flag)):
         found[n] = item
@@ -71,11 +71,11 @@ def _draw(
 
 
 def draw_samples(cohort: Cohort, negatives: int) -> Samples:
-    """Draw, for each positive, ``negatives`` distinct items uniformly from those not excluded.
+    """Samples of each client: its positives, each with ``negatives`` random items as negatives.
 
-    A client whose pool is smaller than ``negatives`` takes as many as there are. The samples are a
-    function of the cohort's streams, so every draw gives the same ones; a cohort that carries its
-    samples saves drawing them again. Treat them as read-only.
+    A positive's negatives are distinct and not among the excluded items; a client with too few gets
+    all there are. If the cohort already has samples, they are returned: drawing again would give
+    the same. Treat them as read-only.
     """
     if cohort.samples is not None:
         return cohort.samples

@@ -1,4 +1,4 @@
-"""Item tables and the sparse rows clients hold of them: overlay, merge, sum and score."""
+"""Item tables, and the rows in which a client's table differs: overlay, merge, sum and score."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def _overlay(block: Int64, touched: Ragged, held: Rows, out: Float32) -> None:
 
 
 def overlay(base: Float32, touched: Ragged, held: Rows) -> Float32:
-    """Replace, in place, each touched row of ``base`` by the client's own where it has one."""
+    """Replace rows of ``base``, which has a row per touched item of each client, by the client's
+    row in ``held`` where there is one. Changes and returns ``base``."""
     for_each_block(touched.counts(), _overlay, touched, held, base)
     return base
 
@@ -70,7 +71,7 @@ def _merge(block: Int64, held: Rows, new: Rows, merged: Rows) -> None:
 
 
 def merge(held: Rows, new: Rows) -> Rows:
-    """The rows a client holds with the new ones added; a new row replaces the old one."""
+    """Each client's rows in ``held`` or ``new``; where both have an item, the row of ``new``."""
     counts = np.empty(len(held.indptr) - 1, np.int64)
     _count_union(held, new, counts)
     indptr = indptr_from_counts(counts)
@@ -81,7 +82,7 @@ def merge(held: Rows, new: Rows) -> Rows:
 
 
 def binary_matrix(lists: Ragged | Rows, n_columns: int) -> csr_array:
-    """The sparse users x columns matrix that is 1 at the entries of each user's list."""
+    """Sparse matrix with a row per user: 1 in the columns on the user's list, 0 elsewhere."""
     shape = (len(lists.indptr) - 1, n_columns)
     return csr_array((np.ones(len(lists.items), np.float32), lists.items, lists.indptr), shape)
 
@@ -96,16 +97,15 @@ def _add_rows(rows: Rows, weight: Float64, total: Float64) -> None:
 
 
 def empty_sum(n_items: int, upload: Upload) -> UploadSum:
-    """A sum of no uploads, in the shape of ``upload``."""
+    """A sum of zeros, to which uploads of the same shape as ``upload`` can be added."""
     rows = np.zeros((n_items, upload.rows.values.shape[1]))
     return UploadSum(rows, np.zeros(upload.dense.shape[1]), 0.0, 0)
 
 
 def add_uploads(total: UploadSum, upload: Upload) -> UploadSum:
-    """Add the clients' weighted uploads, one after another in cohort order.
+    """Add the clients' weighted uploads to ``total``, in place, one after another in cohort order.
 
-    The order, and with it every rounding, does not depend on the chunks. The arrays of ``total``
-    are changed in place.
+    The order, and so the rounding, does not depend on how a round is divided into chunks.
     """
     _add_rows(upload.rows, upload.weight, total.rows)
     weight = total.weight
@@ -128,7 +128,7 @@ def _score_table(block: Int64, vectors: Float32, columns: Float32, scores: Float
 
 
 def score_table(vectors: Float32, table: Float32) -> Float32:
-    """Inner product of each client's vector with every item."""
+    """Inner product of each client's vector with every row of an item table."""
     scores = np.empty((len(vectors), len(table)), np.float32)
     columns = np.ascontiguousarray(table.T)
     in_parallel(len(vectors), _score_table, vectors, columns, scores)
@@ -145,17 +145,17 @@ def _score_rows(block: Int64, vectors: Float32, held: Rows, replace: bool, score
 
 
 def replace_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
-    """Replace, in place, the scores of items whose rows a client holds itself."""
+    """Replace, in place, the scores of items for which a client has a row in ``held``."""
     for_each_block(np.diff(held.indptr), _score_rows, vectors, held, True, scores)
 
 
 def add_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
-    """Add, in place, the inner products with a client's own additive rows."""
+    """Add to ``scores``, in place, the inner products of clients' vectors and rows in ``held``."""
     for_each_block(np.diff(held.indptr), _score_rows, vectors, held, False, scores)
 
 
 def score_items(vectors: Float32, table: Float32, held: Rows) -> Float32:
-    """Inner product of each client's vector with every item, by its own row where it holds one."""
+    """Scores of all items for each client, whose rows in ``held`` replace those of ``table``."""
     scores = score_table(vectors, table)
     replace_scores(scores, vectors, held)
     return scores

@@ -1,12 +1,12 @@
 """Vector code written out in LLVM, for the loops that decide the speed of local training.
 
-A compiler must assume that arrays overlap and may not re-order sums, so it leaves these loops
-scalar. Here the order of every sum is fixed, in vectors of eight: the same on every machine. Where
-a product is added to something, it is one fused operation with one rounding. Each function is a
-numba intrinsic that emits LLVM's vector types; ``tests/kernels`` compares them with plain NumPy.
+A compiler must assume that arrays overlap and may not re-order sums, so it would not vectorise
+these loops. Here the order of every sum is fixed, in vectors of eight: the same on every machine.
+Products are added by fused multiply-add, with one rounding. Each function is a numba intrinsic that
+emits LLVM's vector types; ``tests/kernels`` compares them with plain NumPy.
 
-With plain numba loops in their place PFedCLR's round takes longer by 74 % (``move_rows``), 18 %
-(``score_samples``), 15 % (``inner``) and about 10 % (``sum_samples``).
+With a plain numba loop instead of one of them, PFedCLR's round takes longer by 74 %
+(``move_rows``), 18 % (``score_samples``), 15 % (``inner``) and about 10 % (``sum_samples``).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from numba.np.arrayobj import make_array
 from unskew.types import Float32
 
 LANES = 8
-"""Number of float32 values in a vector register."""
+"""Number of float32 values in one vector of the vector code."""
 _N_CHAINS = 4
 """Number of independent partial sums of an inner product."""
 PADDING = LANES
-"""Columns that :func:`move_rows` works on together: its arrays are padded to a multiple of it."""
+"""Arrays passed to :func:`move_rows` are padded to a multiple of this number of columns."""
 
 
 def vector_fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c with one rounding."""
+    """Emit a fused multiply-add of vectors: a * b + c with a single rounding."""
     vector = a.type
     kind = ir.FunctionType(vector, [vector] * 3)
     fma = get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
@@ -40,10 +40,8 @@ def vector_fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic
 def _inner(typing_context: object, x: Any, y: Any, n: Any) -> object:
-    """Inner product of the first ``n`` entries of two contiguous float32 arrays.
-
-    Summed in four chains of eight lanes, an order that does not depend on the compiler.
-    """
+    """Inner product of the first ``n`` entries of two contiguous float32 arrays, added up as four
+    partial sums of vectors, in an order that does not depend on the compiler."""
     del typing_context
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -107,13 +105,14 @@ def _move_rows(
     first: Any,
     n: Any,
 ) -> object:
-    """For all k and ``n`` columns i from ``first``, eight at a time (arrays are padded to that):
+    """One Adam step with a frozen user vector (see ``kernels.adam`` for the quantities), for all
+    dimensions k and ``n`` columns i from ``first``, eight at a time (arrays are padded to that):
 
         move = pull_i / (root_i + floor_k);  Q_ki -= move;  z_i -= size_k move
 
-    Divisions cost most, so two dimensions share one: with a = root + floor_0,
-    b = root + floor_1 and share = pull / (a b), they move by share b and share a, and z by
-    share (size_0 b + size_1 a) = share ((size_0 + size_1) root + size_0 floor_1 + size_1 floor_0).
+    Divisions cost most, so two dimensions share one: with a = root + floor_0, b = root + floor_1
+    and share = pull / (a b), they move by share b and share a, and z by share (size_0 b + size_1 a)
+    = share ((size_0 + size_1) root + size_0 floor_1 + size_1 floor_0).
     """
     del typing_context
 
@@ -183,7 +182,7 @@ move_rows: Callable[..., None] = cast(Any, _move_rows)
 
 
 class _RowWalk:
-    """Emits LLVM vector code that loops over the table rows of packed samples."""
+    """Emits LLVM vector code for loops over the table rows of packed samples (2 x row + label)."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
         self.builder = builder
@@ -203,14 +202,14 @@ class _RowWalk:
         return self.builder.load(self.pointer(data, offset, kind), align=4)
 
     def start(self, packed: Any, j: Any) -> Any:
-        """Offset of sample j's row, whose number is the packed value without the label."""
+        """Offset, in the flat table, of the row of packed sample ``j`` (2 x row number + label)."""
         number = self.load(packed, j, ir.IntType(32))
         row = self.builder.lshr(number, ir.Constant(ir.IntType(32), 1))
         return self.builder.mul(self.builder.zext(row, self.index), self.dims)
 
     def strips(self, visit: Callable[[Any, Any, int], None]) -> None:
-        """Call ``visit`` with the offset, type and number of the parts of a row that are processed
-        together: two vectors while there are two, then one, then the other entries one by one."""
+        """Emit loops that divide a row into pairs of vectors, then vectors, then single entries.
+        ``visit`` gets each part's offset, its type (vector or float) and the number of vectors."""
         done = self.constant(0)
         for kind, count in ((self.vector, 2), (self.vector, 1), (ir.FloatType(), 1)):
             size = self.constant(count * (LANES if kind is self.vector else 1))
@@ -237,7 +236,7 @@ class _RowWalk:
         return self.builder.shuffle_vector(one, undefined, lanes)
 
     def sum_lanes(self, vector: Any) -> Any:
-        """Sum of the lanes, by adding one half to the other three times."""
+        """Emit the sum of a vector's entries, by adding its upper to its lower half three times."""
         builder, width = self.builder, LANES
         if vector.type != self.vector:
             return vector
@@ -256,7 +255,7 @@ class _RowWalk:
 def _score_samples(
     typing_context: object, rows: Any, packed: Any, p: Any, z: Any, b: Any
 ) -> object:
-    """z_j += p . rows[row of sample j] for the first ``b`` packed samples."""
+    """Add to ``z`` the inner product of ``p`` and each packed sample's row, for ``b`` samples."""
     del typing_context
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -284,8 +283,8 @@ def _score_samples(
 def _sum_samples(
     typing_context: object, rows: Any, packed: Any, s: Any, out: Any, b: Any
 ) -> object:
-    """out = sum_j s_j rows[row of sample j] over the first ``b`` packed samples, the even
-    and the odd ones in chains of their own."""
+    """Write to ``out`` the sum of the first ``b`` packed samples' rows, each times its entry of
+    ``s``, with separate partial sums for even and odd samples."""
     del typing_context
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

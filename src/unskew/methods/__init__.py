@@ -1,4 +1,4 @@
-"""The registry: one line per method. A method is one file; see docs/new_method.md."""
+"""Registry of the methods. Each method is one file; docs/new_method.md says how to add one."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def create(name: str, **settings: Any) -> Method:
 
 
 def parse_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings from a TOML file or the command line, in the types of the method's settings."""
+    """Convert settings (from TOML or the command line) to the types that the method declares."""
     return settings_module.parse_settings(_lookup(name).Config, settings, name)
 
 
 def preset(name: str, data: str) -> dict[str, Any]:
-    """Settings of a method chosen on the validation data of a data set."""
+    """Settings of a method that were tuned on the validation part of the data set ``data``."""
     presets: dict[str, dict[str, Any]] = getattr(_lookup(name), "PRESETS", {})
     if data not in presets:
         known = ", ".join(presets) or "none"

@@ -1,5 +1,5 @@
-"""Shared by the central baselines: settings, initial tables, new users, and base classes for linear
-models and for models trained by gradient steps."""
+"""Shared code of the central (not federated) baselines: settings, initial embeddings, vectors for
+new users, and base classes for linear models and for models trained by gradient steps."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ class BatchConfig(EmbeddingConfig):
 
 @dataclass(frozen=True)
 class LinearConfig(Settings):
-    """Settings of the baselines fitted from counts in one pass, without gradient steps."""
+    """Settings of the baselines that are fitted in one pass, without gradient steps."""
 
     rounds: int = setting(1, above=0)
     """Passes over all interactions. The first is exact; further ones give the same model."""
 
 
 class OwnItems(NamedTuple):
-    """The per-user part of a linear model: the user's items, each with the value 1."""
+    """Per-user state of a linear model: the user's items, each with the value 1."""
 
     X: Rows
 
 
 class LinearMethod(CentralMethod):
-    """A baseline fitted from counts in one pass over each user's distinct items."""
+    """Base class of the baselines that are fitted in one pass over each user's distinct items."""
 
     config = LinearConfig()
 
@@ -70,7 +70,7 @@ class LinearMethod(CentralMethod):
         raise NotImplementedError
 
     def fit(self, seen: Ragged, n_items: int) -> tuple[Any, float]:
-        """The server's state and the mean loss, from the distinct items of each user."""
+        """Fit to the users' distinct items. Returns the server's state and the mean loss."""
         raise NotImplementedError
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Any, OwnItems]:
@@ -90,7 +90,7 @@ class LinearMethod(CentralMethod):
 def initial_tables(
     config: EmbeddingConfig, n_users: int, n_items: int, seed: int
 ) -> tuple[Table, Table]:
-    """Embeddings of users and of items, ~ N(0, init_scale^2)."""
+    """Initial user and item embeddings, normal with standard deviation ``init_scale``."""
 
     def draw(n: int, purpose: Purpose) -> Table:
         rows = generator(seed, purpose).standard_normal((n, config.dim), np.float32)
@@ -100,7 +100,7 @@ def initial_tables(
 
 
 class Users(NamedTuple):
-    """The users' vectors with Adam's moments."""
+    """User vectors with Adam's first and second moments."""
 
     p: Float32
     mp: Float32
@@ -108,16 +108,16 @@ class Users(NamedTuple):
 
 
 class GradientMethod(CentralMethod):
-    """A baseline whose users have a vector trained by gradient steps."""
+    """Base class of the central baselines whose user vectors are trained by gradient steps."""
 
     config: BatchConfig
 
     def user_gradient(self, download: Any, samples: Samples, p: Float32) -> Float32:
-        """dL/dp of each user for the mean loss over its own samples, with the model frozen."""
+        """Gradient of each user's mean loss by its vector ``p``; the shared model is fixed."""
         raise NotImplementedError
 
     def fold_in(self, download: Any, private: Users, cohort: Cohort) -> Users:
-        """Vectors of new users, trained from zero on their own samples with the model frozen."""
+        """Train vectors of new users from zero on their samples; the shared model is fixed."""
         users = Table.start(np.zeros((len(cohort.users), self.config.dim), np.float32))
         for step in range(1, _FOLD_IN_STEPS + 1):
             samples = draw_samples(cohort.at_round(step), self.config.negatives)

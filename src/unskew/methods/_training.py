@@ -1,5 +1,5 @@
-"""Shared by the federated methods that train by gradient steps: settings, initial values, item rows
-of a client, the server's average, and training for new users."""
+"""Shared code of the federated methods that train by gradient steps: settings, initial values,
+training of item rows, the server's average, and training for new users."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from unskew.settings import Settings, setting
 from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
 FOLD_IN_PASSES = 20
-"""Number of passes in which a new user trains, each on fresh negatives."""
+"""Number of training passes for a new user, each with freshly drawn negatives."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig(Settings):
-    """The settings that the paper's methods have in common."""
+    """Settings that PFedCLR and the other methods of its paper have in common."""
 
     rounds: int = setting(100, above=0)
     """Global rounds T."""
@@ -55,11 +55,11 @@ class TrainingConfig(Settings):
         return Schedule(self.local_epochs, self.batch, self.tolerance)
 
     def training(self, cohort: Cohort, purpose: Purpose = Purpose.SHUFFLE_LOCAL) -> Training:
-        """A step of local training on the samples of the cohort's round."""
+        """Draw the samples of the cohort's round; returns them with the training schedule."""
         return Training(cohort, draw_samples(cohort, self.negatives), self.schedule, purpose)
 
     def trains_alone(self, round: int) -> bool:
-        """True if clients of this round start from their own items, not from the server's."""
+        """True if clients start this round from their local item embeddings, not the server's."""
         return self.aggregate_from == 0 or round <= self.aggregate_from
 
     def sends_nothing(self, round: int) -> bool:
@@ -69,7 +69,7 @@ class TrainingConfig(Settings):
 
 @dataclass(frozen=True)
 class SGDConfig(TrainingConfig):
-    """Defaults of the methods whose authors use SGD: every client, one epoch, no early stopping."""
+    """Settings of methods trained by SGD; default: all clients, one epoch, no early stopping."""
 
     participation: float = 1.0
     local_epochs: int = 1
@@ -78,26 +78,25 @@ class SGDConfig(TrainingConfig):
 
 
 class ItemServer(NamedTuple):
-    """A server whose state is the item embeddings."""
+    """Server state that consists of the item embeddings alone."""
 
     Q: Float32
 
 
 def initial_items(n_items: int, dim: int, seed: int) -> Float32:
-    """Initial item embeddings Q ~ N(0, 1)."""
+    """Initial item embeddings, standard normal."""
     return generator(seed, Purpose.INIT_ITEMS).standard_normal((n_items, dim), np.float32)
 
 
 def initial_users(n_users: int, dim: int, seed: int) -> Float32:
-    """Initial user vectors p ~ N(0, 1), the same vector on every device: all clients start as
-    copies of one model."""
+    """Initial user vectors: one standard normal vector, the same on every device."""
     p = generator(seed, Purpose.INIT_USER).standard_normal(dim, np.float32)
     return np.tile(p, (n_users, 1))
 
 
 def initial_layers(layers: Iterable[tuple[int, int]], seed: int) -> Float32:
-    """Weights and biases of linear layers (inputs, outputs), one after another, as torch's Linear
-    draws them: U(-1, 1) / sqrt(inputs)."""
+    """Initial weights and biases of linear layers, given as (inputs, outputs), in one flat vector.
+    They are uniform within ±1 / sqrt(inputs), as in torch's Linear."""
     draw = generator(seed, Purpose.INIT_DENSE)
     parts = [
         draw.uniform(-1, 1, (inputs + 1) * outputs) / np.sqrt(inputs) for inputs, outputs in layers
@@ -106,14 +105,14 @@ def initial_layers(layers: Iterable[tuple[int, int]], seed: int) -> Float32:
 
 
 def fedavg(value: Float32, change: Float64, weight: float) -> Float32:
-    """Q_g <- Q_g + sum_u w_u (Q_u - Q_g) / sum_u w_u, which is sum_u p_u Q_u (Eq. 11), from the
-    weighted sum of the changes and the sum of the weights."""
+    """Add the weighted mean of the clients' changes to ``value`` (FedAvg). ``change`` is the
+    weighted sum of the changes and ``weight`` the sum of the weights."""
     return value if weight == 0 else (value + change / weight).astype(np.float32)
 
 
 class ItemTraining:
-    """Step 1 (training before the upload) of methods that train item rows, up to the upload. ``Q``
-    is the server's table, ``held`` the rows the clients have."""
+    """Step 1 (training before the upload) of methods that train item embeddings. ``Q`` is the
+    server's item table, ``held`` the item rows that clients stored in earlier rounds."""
 
     def __init__(self, config: TrainingConfig, Q: Float32, held: Rows, cohort: Cohort) -> None:
         self._config, self._Q, self._held = config, Q, held
@@ -127,12 +126,11 @@ class ItemTraining:
             overlay(self.rows, touched, held)
 
     def run(self, kernel: Callable[..., Any], *arrays_and_rates: object) -> Float64:
-        """Run a kernel on the cohort and return the clients' mean losses."""
+        """Run a compiled training function on the clients; returns each client's mean loss."""
         return self._training.run(kernel, *arrays_and_rates)
 
     def finish(self) -> tuple[Rows, Upload]:
-        """The trained item rows that a client keeps, and its upload: their difference from the
-        server's rows."""
+        """The trained item rows, for the device, and the upload: trained minus server's rows."""
         cohort, samples = self._training.cohort, self._training.samples
         trained, n = Rows(*samples.touched, self.rows), len(cohort.users)
         if self._alone:
@@ -145,7 +143,7 @@ class ItemTraining:
 
 
 def current_rows(Q: Float32, held: Rows, training: Training) -> Float32:
-    """Touched item rows on the device after Step 1 (training before the upload)."""
+    """Embeddings of the clients' sampled items after Step 1 (training before the upload)."""
     touched = training.samples.touched
     if np.array_equal(held.items, touched.items):
         return held.values
@@ -155,15 +153,15 @@ def current_rows(Q: Float32, held: Rows, training: Training) -> Float32:
 def fold_in_passes(
     config: TrainingConfig, Q: Float32, cohort: Cohort
 ) -> Iterator[tuple[Training, Float32]]:
-    """Yield the step and its touched global item rows for each pass of a new user's training."""
+    """For each training pass of a new user, yield its samples and the server's rows for them."""
     for number in range(1, FOLD_IN_PASSES + 1):
         step = config.training(cohort.at_round(number), Purpose.SHUFFLE_PERSONAL)
         yield step, Q[step.samples.touched.items]
 
 
 class VectorMethod(Method):
-    """Defaults of methods whose clients have a vector p and item rows of their own: scores p.q, and
-    new users whose vector is trained with the global items frozen."""
+    """Base class of methods whose clients have a user vector and locally trained item embeddings.
+    Scores are inner products. A new user's vector is trained with the server's items fixed."""
 
     config: TrainingConfig
 
@@ -178,7 +176,7 @@ class VectorMethod(Method):
 
 
 class AveragedItems(VectorMethod):
-    """A :class:`VectorMethod` whose server averages the item rows."""
+    """Base class of vector methods whose server averages the uploaded item embeddings."""
 
     def aggregate(self, server: ItemServer, total: UploadSum) -> ItemServer:
         return ItemServer(fedavg(server.Q, total.rows, total.weight))

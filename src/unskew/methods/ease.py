@@ -1,15 +1,14 @@
 """EASE: a linear item-item model with a closed form; a strong baseline that needs little tuning.
 
 Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019. With X the binary user-item
-matrix,
+matrix and lambda the ridge penalty, the item-item weights B are
 
     min over B of |X - X B|^2 + lambda |B|^2  with diag(B) = 0,
     P = (X^T X + lambda I)^-1,   B_ij = -P_ij / P_jj,   B_jj = 0,
 
-and a user is scored by its own row of X times B. X^T X is positive definite once lambda is added:
-it is factorised and inverted by Cholesky in its own place, in float32, so a catalogue of n items
-needs 4 n^2 bytes and no more. The last bits are those of the LAPACK at hand, which may round
-differently with another number of its own threads.
+and a user's scores are its row of X times B. X^T X + lambda I is positive definite and is inverted
+by Cholesky in place, in float32, so a catalogue of n items needs 4 n^2 bytes. The last bits of the
+result depend on the installed LAPACK library and its number of threads.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from unskew.types import Float32, Ragged, UnskewError
 
 
 class Server(NamedTuple):
-    """The item-item weights."""
+    """The item-item weight matrix."""
 
     B: Float32
 
@@ -64,8 +63,8 @@ class EASE(LinearMethod):
 
 
 def _invert_in_place(G: Float32) -> None:
-    """Invert a positive definite matrix in place; only the upper triangle is valid. LAPACK stores
-    columns first, so its lower triangle is our upper one."""
+    """Invert a positive definite matrix in place; only the upper triangle of the result is valid.
+    (LAPACK stores columns first, so its lower triangle is the upper one in NumPy.)"""
     _, failed = lapack.spotrf(G.T, lower=1, clean=0, overwrite_a=1)
     if not failed:
         _, failed = lapack.spotri(G.T, lower=1, overwrite_c=1)

@@ -1,8 +1,8 @@
 """FedMF: matrix factorisation whose item embeddings are averaged by the server.
 
 Chai, Wang, Chen & Yang, "Secure Federated Matrix Factorization", IEEE Intelligent Systems 2021
-(without its encryption), in the form the PFedCLR paper uses as its backbone: each client trains its
-user vector p_u and the items together on
+(without its encryption), as used in the PFedCLR paper. Each client trains its user vector p_u and
+the item embeddings q_i together (s: sigmoid; r: 1 for the user's items, 0 for negatives) on
 
     L_u = - sum r log s(p_u.q_i) + (1 - r) log(1 - s(p_u.q_i))            (Eq. 2)
 
@@ -20,8 +20,7 @@ from unskew.types import Cohort, Float32, Float64, Rows, Upload
 
 
 class Private(NamedTuple):
-    """The state of a device: its vector, and the item rows it trained last (all other rows are as
-    downloaded)."""
+    """State of a device: user vector, and the item rows trained last (others are as downloaded)."""
 
     p: Float32
     Q: Rows

@@ -1,11 +1,12 @@
 """FedMF with AF, the PFedCLR paper's ablation "adaptation with a full matrix".
 
-FedMF's round, upload included; then, as in other personalised methods, a matrix W_u that starts
-from zero every round fine-tunes the items against the frozen user vector,
+A round is FedMF's, including the upload. After it, a matrix W_u, which starts from zero every
+round, is added to the item embeddings Q_u and trained on FedMF's loss L_u over the user's data
+D_u, while the user vector p_u is fixed:
 
-    W_u <- min_W L_u(p_u, Q_u + W; D_u),
+    W_u <- argmin_W L_u(p_u, Q_u + W; D_u).
 
-and is kept for scoring only. The user vector is never calibrated.
+W_u is used for scoring only. Unlike in PFedCLR, the user vector is never calibrated.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from unskew.types import Cohort, Float32, Float64, Rows, Upload
 
 
 class Private(NamedTuple):
-    """The state of a device: its vector, its trained item rows, and those rows fine-tuned (Q +
-    W)."""
+    """State of a device: user vector, trained item rows, and these rows after fine-tuning."""
 
     p: Float32
     Q: Rows

@@ -1,17 +1,17 @@
 """FedNCF: neural collaborative filtering whose items and network are averaged by the server.
 
 Perifanis & Efraimidis, "Federated Neural Collaborative Filtering", Knowledge-Based Systems 2022
-(without its secure aggregation, which a sum allows), in the form the PFedCLR paper compares with.
-The score is a multi-layer perceptron's on both embeddings,
+(without its secure aggregation), in the form the PFedCLR paper compares with. A multi-layer
+perceptron scores the user vector p_u with the item embedding q_i, both of size d (s: sigmoid),
 
     r_ui = s(W3 ReLU(W2 ReLU(W1 [p_u; q_i] + b1) + b2) + b3),    2d -> d -> d/2 -> 1.
 
-Each client trains p_u, the items and the network together on binary cross-entropy and uploads the
-items and the network; the server averages both by sample count,
+Each client trains p_u, the items Q and the network W together on binary cross-entropy and uploads
+Q and W; the server averages both, weighted by the clients' sample counts n_u,
 
     Q_g <- sum_u n_u Q_u / sum_u n_u,    W_g <- sum_u n_u W_u / sum_u n_u.
 
-p_u stays on the device, and so does the client's own network, with which it is evaluated.
+p_u stays on the device. A client is evaluated with the network it trained, not with the average.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadS
 
 
 class Server(NamedTuple):
-    """The items and the network, as one vector."""
+    """The item embeddings, and the network's weights as one flat vector."""
 
     Q: Float32
     mlp: Float32
 
 
 class Private(NamedTuple):
-    """The state of a device: its vector, the network as it trained it last, and the item rows it
-    trained last (all other rows are as downloaded)."""
+    """State of a device: its user vector, the network it trained last, and the item rows it trained
+    last (all other rows are as downloaded)."""
 
     p: Float32
     mlp: Float32

@@ -1,12 +1,12 @@
 """FedRAP: a shared item table plus a private one on every device.
 
 Li, Long & Zhou, "Federated Recommendation with Additive Personalization", ICLR 2024. A client
-scores item i by an affine function of its own view C_u and the common view D of it (in the
-paper the letters are the other way round),
+scores item i by an affine function of the sum of its private embedding c_ui (table C_u) and the
+shared one d_i (table D; the paper swaps the letters C and D). With s the sigmoid,
 
-    r_ui = s(w_u.(c_ui + d_i) + b_u),
+    r_ui = s(w_u.(c_ui + d_i) + b_u).
 
-trains everything together by SGD with weight decay on
+It trains everything together by SGD with weight decay on
 
     L_u = BCE - lambda mean (C_u - D)^2 + mu mean |D|      (means over the rows of the batch)
 
@@ -14,10 +14,10 @@ and uploads D alone; the server averages the uploads with equal weights. lambda 
 tanh((round - 1) / 10), which the authors' program computes but does not use (``ramp = 0``). C_u,
 w_u, b_u never leave the device; all devices start as copies of one model.
 
-The lambda term drives C and D apart by a factor per step, 1 + 4 lambda rate / (batch d) for a row
-met once, and nothing bounds it: lambda = 0.1 at the authors' rates for ML-100K ruins the scores
-within 20 rounds there, at their batch of 2048 and d = 32 as at ours (one version of their program
-leaves the term out). So lambda is far smaller here.
+The lambda term drives C and D apart without bound: by the factor 1 + 4 lambda rate / (batch d) per
+step, for a row that is once in a batch (d: embedding size). lambda = 0.1 at the authors' learning
+rates for ML-100K ruins the scores within 20 rounds, with their batch of 2048 and d = 32 as well as
+ours (one version of their program leaves the term out). So lambda is far smaller here.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Up
 
 
 class Server(NamedTuple):
-    """The shared table D, and the initial value of every device's private table, which devices draw
-    from the seed themselves and which does not count as sent."""
+    """The shared item table, and the initial private item table. Devices draw the latter from the
+    seed themselves, so it does not count as downloaded."""
 
     Q: Float32
     C_0: Float32
 
 
 class Private(NamedTuple):
-    """The state of a device, which never leaves it: its score function, its table C and, while
-    nothing is aggregated, its own D. Afterwards it scores with the server's D, as the authors do;
-    keeping its own would take as much memory as an upload for half a point of HR at most."""
+    """State of a device: its score function, its private item table and, until the server
+    aggregates, its version of the shared table. Later it scores with the server's, as the authors
+    do; storing its own would take as much memory as an upload for half a point of HR at most."""
 
     weight: Float32
     bias: Float32
@@ -113,7 +113,7 @@ class FedRAP(Method):
     3e-3: .714, .665)."""
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
-        """Tables from N(0, 1), the score from U(-1, 1) / sqrt(d): torch's defaults."""
+        """Initial item tables (standard normal) and score functions (as in torch's Linear)."""
         d, whole = self.config.dim, np.ones(n_users, np.float32)
         none = Rows.empty(n_users, d)
         C_0 = generator(seed, Purpose.INIT_BUFFER).standard_normal((n_items, d), np.float32)
@@ -153,7 +153,7 @@ class FedRAP(Method):
         return Private(weight, bias, *C[1:], *D[1:]), upload, losses
 
     def aggregate(self, server: Server, total: UploadSum) -> Server:
-        """The next shared table: the mean of the clients' D_u."""
+        """The next shared item table: the mean of the clients' trained versions."""
         if total.weight == 0:
             return server
         change = (total.dense[0] * server.Q + total.rows) / total.weight
@@ -164,13 +164,13 @@ class FedRAP(Method):
         return C.scores(private.weight) + D.scores(private.weight) + private.bias[:, None]
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        """Train a new user alone for some rounds; nothing is sent."""
+        """Train a new user's state for ``FOLD_IN_PASSES`` rounds, without sending anything."""
         for number in range(1, _training.FOLD_IN_PASSES + 1):
             private, _, _ = self.local(download, private, cohort.at_round(number))
         return private
 
 
 def _tables(download: Server, private: Private) -> tuple[ScaledTable, ScaledTable]:
-    """The tables C_u and D_u of each device."""
+    """The private and the shared item table, as each device has them."""
     C = ScaledTable(download.C_0, private.C, private.C_scale)
     return C, ScaledTable(download.Q, private.D, private.D_scale)

@@ -1,26 +1,28 @@
-"""FedRefit: the user vector is the exact optimum for the items it is used with, every time.
+"""FedRefit: each device solves for its user vector in closed form whenever it receives new items.
 
-Unskew's own method (2026). PFedCLR calibrates a user vector that was trained against items which
-then moved. Here the device solves for its vector again whenever items arrive, so there is no skew
-to calibrate, and the server solves for the items from sums over the devices.
+Unskew's own method (2026). PFedCLR calibrates user vectors that were trained with item embeddings
+which changed afterwards. Here the vector always fits the latest items, so there is no skew to
+calibrate, and the server solves for the items from sums over the devices.
 
-First rounds: find the item space U. x_u has n_u^-1/2 c_i^-a for each of the user's n_u items, c_i
-the number of users with item i. With orthonormal U, alternating least squares on |X - P U^T|^2 is
+First rounds: find item embeddings U. A user with n_u items has a vector x_u with n_u^-1/2 c_i^-a at
+each of them; c_i is the number of users with item i, a is ``item_power``. With orthonormal U,
+alternating least squares on |X - P U^T|^2 (X: all x_u, P: all user vectors p_u) is
 
     p_u = argmin_p |x_u - U p|^2 = U^T x_u    (device),    U <- orth(sum_u x_u p_u^T)    (server).
 
-Later rounds: fit the next-item rows V. Reading its history in order, a device solves for its vector
-after each item t, past items decayed at two rates: f_t = [p_t fast, p_t slow, 1]. V minimises
+Later rounds: fit rows V that predict the next items. A device reads its history i_1 ... i_T and
+solves for its vector after each item t, past items decayed at two rates: f_t = [p_t fast, p_t slow,
+1]. The target y_t is a sum of unit vectors e of the later items, decayed by h per item. V minimises
 
     sum_u n_u^-1/2 sum_t |y_t - V f_t|^2 + ridge |V|^2,   y_t = sum_(s > t) h^(s-t-1) e_(i_s),
-    V = (sum y f^T) (sum f f^T + ridge)^-1,    score_i = V_i . f_T c_i^-b,
+    V = (sum y f^T) (sum f f^T + ridge)^-1,    score_i = V_i . f_T c_i^-b    (b: ``discount``),
 
-exact from one sum. Where the order of a history says little, reading it backwards as well doubles
-the training data: V is fitted with backward weight 1, 0.3 and 0, in one round each, and validation
-chooses between rounds. (The first, meant for catalogues with few rows per item, has a larger ridge
-and does not score popular items down.)
+which needs only sums over devices. Where the order of items matters little, reading histories also
+backwards doubles the training data. So V is fitted in three rounds, with weights 1, 0.3 and 0 for
+backward reading, and the best round on validation is used. (The first fit, meant for catalogues
+with few rows per item, has a larger ridge and does not lower the scores of popular items.)
 
-A device sends a row for each item it has and one dense block; its f and its history stay on it.
+A device sends a row for each of its items and one dense block; its f and its history stay on it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from unskew.types import Cohort, Float32, Float64, Int32, Method, Ragged, Rows, 
 
 
 class Server(NamedTuple):
-    """Item embeddings U, users per item, rows V that predict the next item, and rounds done."""
+    """Item embeddings, number of users per item, rows that predict the next items, rounds done."""
 
     U: Float32
     users: Float32
@@ -48,7 +50,8 @@ class Server(NamedTuple):
 
 
 class Private(NamedTuple):
-    """The state of a device: its vector, p_u in the first rounds and f_T afterwards."""
+    """State of a device: its user vector. In later rounds it is two vectors, with fast and with
+    slow decay of past items, and a constant 1."""
 
     p: Float32
 
@@ -85,7 +88,7 @@ class Config(Settings):
 
     @property
     def backward(self) -> tuple[float, ...]:
-        """For each fit of V, the weight of the pass that reads histories in reverse order."""
+        """Weights of reading histories backwards, one for each fit of the next-item rows (V)."""
         return {"choose": (1.0, 0.3, 0.0), "forward": (0.0,), "both": (1.0,)}[self.order]
 
 
@@ -107,14 +110,14 @@ class FedRefit(Method):
         return server, Private(np.zeros((n_users, 2 * d + 1), np.float32))
 
     def download(self, server: Server) -> Server:
-        """The server's state, without V while none is fitted."""
-        return server if self._fit(server) > 0 else server._replace(V=server.V[:, :0])
+        """The server's state; the next-item rows (V) are left out until they are fitted."""
+        return server if self._fit_index(server) > 0 else server._replace(V=server.V[:, :0])
 
     def local(
         self, download: Server, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
         own, n = distinct(cohort.positives, cohort.n_items), len(cohort.users)
-        T, fit = self._own_items(download, own), self._fit(download)
+        T, fit = self._own_items(download, own), self._fit_index(download)
         p = sum_rows(own, T)
         users = download.users[own.items] ** -(2 * self.config.item_power)
         x = np.bincount(owners(own.indptr), users, n) / own.counts().clip(1)
@@ -135,7 +138,7 @@ class FedRefit(Method):
         c = self.config
         if total.weight == 0:
             return server
-        fit = self._fit(server)
+        fit = self._fit_index(server)
         if fit < 0:
             users = total.rows[:, -1].clip(1)
             U = _orthonormal(total.rows[:, :-1] * users[:, None] ** -c.item_power)
@@ -167,8 +170,8 @@ class FedRefit(Method):
         walk = self._walk(0.0)
         return Private(read_histories(history_rows(cohort, own), own, T, walk, False)[0])
 
-    def _fit(self, server: Server) -> int:
-        """Index of the next fit of V; negative in the first ``space_rounds`` rounds."""
+    def _fit_index(self, server: Server) -> int:
+        """Number of fits of V (next-item rows) so far; negative in the first ``space_rounds``."""
         return int(server.step[0]) - self.config.space_rounds
 
     def _own_items(self, download: Server, own: Ragged) -> Float32:
@@ -182,8 +185,8 @@ class FedRefit(Method):
 
 
 def _orthonormal(S: Float64) -> Float32:
-    """Orthonormal columns that span S. Columns that depend on the others (up to the rounding of
-    float32 uploads) become zero."""
+    """Orthonormal columns that span the columns of ``S``. Columns that depend linearly on others
+    (up to the rounding of float32 uploads) become zero."""
     Q, R = np.linalg.qr(S)
     size = np.abs(np.diag(R))
     kept: Float64 = Q * (size > 1e-6 * size.max(initial=0))

@@ -2,18 +2,19 @@
 
 Zhang, Long, Zhou, Zhang, Yan & Yang, "GPFedRec: Graph-Guided Personalization for Federated
 Recommendation", KDD 2024. FedNCF's model, but the network is not uploaded. A client starts a round
-from the common table g and trains by SGD, with a pull to the table r_u the server made for it,
+from the common item table g and trains its user vector p_u, table Q_u and network MLP_u by SGD on
+binary cross-entropy, with a pull to the table r_u that the server aggregated for it,
 
     L_u = BCE_u(p_u, Q_u, MLP_u) + reg mean((Q_u - r_u)^2),
 
-and uploads Q_u. The server joins two clients by an edge if the cosine distance of their tables is
-above ``threshold`` x the mean of all, and passes messages once,
+and uploads Q_u. The server makes two clients neighbours if the cosine distance of their tables is
+above ``threshold`` x the mean distance (dissimilar ones, as in the authors' code) and sets
 
     r_u <- mean of Q_v over the neighbours v of u (Q_u if it has none),    g <- mean of all r_u.
 
-(Distance, not likeness, as in the authors' code: a client is pulled to those that differ from it.)
-Rows a client does not touch end at r_u + f (g - r_u), f = (1 - 2 eta reg / (n_items d))^steps, so
-an upload is f and the differences of the touched rows from that.
+Rows of items outside a client's samples end at r_u + f (g - r_u), f = (1 - 2 eta reg / (n_items
+d))^steps, with eta the item learning rate and d the embedding size. So an upload is f and, for the
+sampled items, the differences from that.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from unskew.types import Cohort, Float32, Float64, Int32, Int64, Method, Rows, U
 
 
 class Server(NamedTuple):
-    """The common table g, and every client's r_u - g, packed."""
+    """The common item table, and the difference of every client's table from it, compressed."""
 
     Q: Float32
     entries: Int32
@@ -50,8 +51,8 @@ class Server(NamedTuple):
 
 
 class Private(NamedTuple):
-    """The state of a device: its number, its vector and network, and its table: the factor f and
-    the differences of the rows it trained last from r_u + f (g - r_u)."""
+    """State of a device: user number, user vector, network, and item table. ``factor`` interpolates
+    the two downloaded tables; rows of sampled items are stored as differences from the result."""
 
     user: Int64
     p: Float32
@@ -101,7 +102,7 @@ class GPFedRec(Method):
         return Server(Q, *empty_packed(n_users, n_items * d)), private
 
     def download_bytes(self, download: Server) -> int:
-        """Bytes that one client receives: the common table g and its own aggregated table r_u."""
+        """Bytes that one client receives: the common item table and its own aggregated table."""
         return 2 * download.Q.nbytes
 
     def local(
@@ -133,13 +134,13 @@ class GPFedRec(Method):
         return Server(Q, *own)
 
     def upload_base(self, download: Server, user: int, dense: Float32) -> Float32:
-        """r_u + f (g - r_u)."""
+        """Mix of the common and the user's table that uploaded rows are differences from."""
         own = own_tables(download, np.array([user])).reshape(download.Q.shape)
         table: Float32 = download.Q + own * (1 - dense[0])
         return table
 
     def score(self, download: Server, private: Private) -> Float32:
-        """Scores by the device's own table, r_u + f (g - r_u) + its trained rows."""
+        """Scores by the device's network and its own item table."""
         table = own_tables(download, private.user) * (1 - private.factor)[:, None]
         whole = whole_tables(download.Q, table, private.Q)
         return score_mlp(download.Q, private.p, private.mlp, whole)
@@ -152,7 +153,7 @@ class GPFedRec(Method):
 
 
 def own_tables(download: Server, users: Int64) -> Float32:
-    """r_u - g of these users, flat; for new users a placeholder, which has no effect (f = 1)."""
+    """Users' aggregated item tables minus the common one, flattened; arbitrary for new users."""
     known = np.minimum(users, len(download.entries) - 1)
     return unpack(_packed_tables(download), known, 0, download.Q.size)
 

@@ -5,7 +5,7 @@ WWW 2001, on binary data with shrunk cosine similarity:
 
     s_ij = n_ij / (sqrt(n_i n_j) + shrinkage),   score_uj = sum of s_ij over u's items i in N_k(j),
 
-with n_i the users of item i, n_ij those of both, and N_k(j) the k items most similar to j.
+with n_i the number of users of item i, n_ij of both items, N_k(j) the k items most similar to j.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from unskew.types import Float32, Int32, Ragged
 
 
 class Server(NamedTuple):
-    """Each item's nearest items and their similarity, most similar first, padded with similarity
-    0."""
+    """Each item's most similar items, best first, and their similarities, padded with 0."""
 
     neighbours: Int32
     similarity: Float32

@@ -1,14 +1,16 @@
 """LightGCN: embeddings smoothed over the user-item graph, trained centrally.
 
 He, Deng, Wang, Li, Zhang & Wang, "LightGCN: Simplifying and Powering Graph Convolution Network for
-Recommendation", SIGIR 2020. With A the adjacency normalised by 1 / sqrt(degree_u degree_i),
+Recommendation", SIGIR 2020. With A the adjacency normalised by 1 / sqrt(degree_u degree_i), E^(k)
+the embeddings of all users and items after k of K layers, s the sigmoid, and (u, i, j) a user, one
+of its items and a negative,
 
     E^(k+1) = A E^(k),   E = (E^(0) + ... + E^(K)) / (K + 1),
     L = mean over (u, i, j) of -log s(e_u.e_i - e_u.e_j) + decay / 2 |E^(0)|^2 of the three rows,
 
-minimised over E^(0) alone by Adam. The propagation is linear and symmetric, so the gradient by
-E^(0) is the gradient by E, propagated once more. A step costs 2 K products with the whole graph
-whatever the batch holds; therefore an epoch is cut into few, large batches.
+minimised over E^(0) by Adam. Propagation is linear and symmetric, so the gradient by E^(0) is the
+gradient by E, propagated in the same way. A step costs 2 K products with the whole graph for any
+batch size; therefore an epoch has few, large batches.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from unskew.types import CentralMethod, Cohort, Float32, Int32, Int64
 
 
 class Server(NamedTuple):
-    """The items' E^(0) with Adam's moments and steps; the items after propagation; and each item's
-    total message to a user, sum over k < K of e^(k) / sqrt(degree)."""
+    """Initial item embeddings with Adam's moments and number of steps, item embeddings after
+    propagation, and the sum of each item's messages to a user over all propagation steps."""
 
     E0: Float32
     m: Float32
@@ -40,7 +42,7 @@ class Server(NamedTuple):
 
 
 class Private(NamedTuple):
-    """The users' E^(0) with Adam's moments, and the users after propagation."""
+    """Initial user embeddings with Adam's moments, and user embeddings after propagation."""
 
     E0: Float32
     m: Float32
@@ -109,8 +111,8 @@ class LightGCN(CentralMethod):
         return score_table(private.p, download.Q)
 
     def fold_in(self, download: Download, private: Private, cohort: Cohort) -> Private:
-        """Propagation to a new node whose own E^(0) is zero:
-        e_u = sum over its items of what they send / (sqrt(degree_u) (K + 1))."""
+        """Embed new users by propagation from their items, with zero initial embeddings: the sum of
+        the items' messages / (sqrt(number of items) (layers + 1))."""
         seen = distinct(cohort.positives, cohort.n_items)
         p = np.zeros_like(private.p)
         np.add.at(p, owners(seen.indptr), download.sent[seen.items])
@@ -119,7 +121,7 @@ class LightGCN(CentralMethod):
 
 
 def _triples(cohort: Cohort, negatives: int) -> tuple[Int32, Int32, Int32]:
-    """(user, positive, negative) as nodes of the graph, for every negative drawn."""
+    """Training triples, one per drawn negative: graph nodes of user, positive and negative."""
     user, item, label = epoch_samples(cohort, negatives)
     positive = np.maximum.accumulate(np.where(label == 1, np.arange(len(label)), 0))
     chosen = np.flatnonzero(label == 0)

@@ -1,7 +1,7 @@
 """local: no federation. Every client trains FedMF's model on its own items and sends nothing.
 
-Shows what a federation is worth: FedMF (Chai et al. 2021; see fedmf.py) with the server switched
-off. Each client changes the items it samples; the others keep their initial values.
+A baseline that shows the benefit of federation: FedMF (Chai et al. 2021; see fedmf.py) without a
+server. Each client trains the items it samples; all other items keep their initial values.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """MF: matrix factorisation trained centrally, the non-federated counterpart of FedMF.
 
 Koren, Bell & Volinsky, "Matrix Factorization Techniques for Recommender Systems", Computer 2009,
-with the loss that the federated methods use: over batches of samples (u, i, y), a positive and its
-fresh negatives,
+with the loss of the federated methods: for samples (user u, item i, label y), which are positives
+and fresh negatives, with embeddings p_u and q_i and the sigmoid s,
 
     L = mean of -y log s(p_u.q_i) - (1 - y) log(1 - s(p_u.q_i)) + decay / 2 (|p_u|^2 + |q_i|^2).
 
-The penalty is counted per sample, so a row is held back in proportion to how often it is used. One
-Adam runs through the whole training.
+The penalty is counted per sample, so an embedding shrinks in proportion to how often it is used.
+Adam's moments are carried through all epochs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unskew.types import Cohort, Float32, Int64, Samples
 
 
 class Server(NamedTuple):
-    """The items with Adam's moments, and its number of steps."""
+    """Item embeddings with Adam's first and second moments, and the number of Adam steps."""
 
     Q: Float32
     mQ: Float32

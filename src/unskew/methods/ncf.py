@@ -1,13 +1,13 @@
 """NCF: a neural network in place of the inner product, trained centrally.
 
 He, Liao, Zhang, Nie, Hu & Chua, "Neural Collaborative Filtering", WWW 2017, its MLP model: the
-embeddings side by side go through a tower that halves its width, d = 16 giving 32 - 16 - 8 - 1,
+concatenated embeddings of user p_u and item q_i go through layers of widths 2d, d, d/2 and 1,
 
     z_ui = w3.relu(W2 relu(W1 [p_u, q_i] + b1) + b2) + b3,
 
-and p, q, W and b are trained by Adam on the binary cross-entropy of a positive and its fresh
-negatives, plus decay / 2 (|p_u|^2 + |q_i|^2) per sample. The negatives are drawn against the
-training items only, wherever the evaluation protocol allows it, as in the original.
+and all are trained by Adam on the binary cross-entropy of positives and fresh negatives, plus
+decay / 2 (|p_u|^2 + |q_i|^2) per sample. As in the original, any item outside a user's training
+items may be a negative, unless the evaluation protocol excludes more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from unskew.types import Cohort, Float32, Int64, Rows, Samples
 
 
 class Server(NamedTuple):
-    """Items and weights with Adam's moments, and its number of steps."""
+    """Item embeddings and network weights with Adam's moments, and the number of Adam steps."""
 
     Q: Float32
     mQ: Float32

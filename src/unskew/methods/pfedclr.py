@@ -1,16 +1,17 @@
 """PFedCLR: personalised federated recommendation with calibration via low-rank decomposition.
 
 Chen, Zhang, Li, Zhang, Li & Li, "Beyond Personalization: Federated Recommendation with Calibration
-via Low-rank Decomposition", 2025. A round has three steps:
+via Low-rank Decomposition", 2025. A round has three steps (p_u: user vector, Q_g: the server's item
+embeddings, Q_u: the client's, L_u: binary cross-entropy on the client's data D_u):
 
 1. the client trains the downloaded items against its frozen user vector and uploads them,
        Q_u <- min_Q L_u(p_u, Q_g; D_u)                                    (Eq. 6)
-2. with Q_u frozen it calibrates p_u through a buffer that also personalises the items,
+2. with Q_u frozen it calibrates p_u through a low-rank buffer A_u B_u added to the items,
        p_u, A_u, B_u <- min L_u(p_u, Q_u + A_u B_u; D_u)                  (Eq. 10)
    where A_u starts at zero and B_u ~ N(0, 1); the buffer persists from round to round;
-3. the server averages the uploads by sample count (Eq. 11), which Step 2 does not wait for.
+3. the server averages the uploads by sample count (Eq. 11); Step 2 does not wait for this.
 
-``buffer = "full"`` replaces A B by one matrix W (Eq. 9): the paper's ablation CF.
+``buffer = "full"`` replaces A_u B_u by one full matrix W (Eq. 9): the paper's ablation CF.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from unskew.types import Cohort, Float32, Float64, Ragged, Rows, Upload
 
 
 class Private(NamedTuple):
-    """The state of a device, which never leaves it: its vector, its buffer (for ``full``, A is W
-    and B is empty), and the item rows it trained last."""
+    """State of a device, which never leaves it: its user vector, its buffer (two low-rank factors,
+    or one full matrix and an empty one), and the item rows it trained last."""
 
     p: Float32
     A: Rows
@@ -81,7 +82,7 @@ class PFedCLR(AveragedItems):
         return self.config.buffer == "low-rank"
 
     def unread_fields(self, round: int) -> tuple[str, ...]:
-        """Once the server aggregates, a round replaces the item rows without reading them."""
+        """Private fields that a round does not read: the item rows, once the server aggregates."""
         return () if self.config.trains_alone(round) else ("Q",)
 
     def draw(self, cohort: Cohort) -> Cohort:
@@ -112,14 +113,14 @@ class PFedCLR(AveragedItems):
         return private._replace(p=p, A=merge(private.A, Rows(*touched, A)), B=B)
 
     def score(self, download: ItemServer, private: Private) -> Float32:
-        """Scores p.(q + a B), computed as p.q + a.(B p)."""
+        """Scores: inner products of user vectors with item embeddings plus the user's buffer."""
         scores = super().score(download, private)
         through = np.einsum("urd,ud->ur", private.B, private.p) if self._low_rank else private.p
         add_scores(scores, np.ascontiguousarray(through), private.A)
         return scores
 
     def item_buffer(self, private: Private, touched: Ragged) -> Float64:
-        """A B, or W, of the touched items."""
+        """The buffer that clients add to the item embeddings, for the items in their samples."""
         nothing = np.zeros((len(touched.items), private.A.values.shape[1]), np.float32)
         A = overlay(nothing, touched, private.A).astype(np.float64)
         B = private.B[owners(touched.indptr)]

@@ -1,18 +1,19 @@
 """pFedGraph: every client gets its own mean of item tables, weighted towards similar updates.
 
 Ye, Ni, Wu, Chen & Wang, "Personalized Federated Learning with Inferred Collaboration Graphs", ICML
-2023, on FedMF's model, in the form the PFedCLR paper compares with. A client trains p_u and its own
-item table on binary cross-entropy, with a pull towards the aggregate A_u it was last given,
+2023, on FedMF's model, in the form the PFedCLR paper compares with. A client trains its user vector
+and its item table Q_u on binary cross-entropy, pulled towards the last aggregate A_u it received,
 
     L_u = BCE_u - rho cos(A_u, Q_u),
 
-and a tenth of a round's clients send their table. With d_uj = -cos(Q_u - Q_0, Q_j - Q_0) (below
--0.9: -1) and w_j the share of the samples, the server finds each of them its weights x_u by
+and a tenth of a round's clients send their table. With Q_0 the initial table, d_uj = -cos(Q_u -
+Q_0, Q_j - Q_0) (-1 if below -0.9) the distance of updates and w_j client j's share of the samples,
+the server computes for each of these clients the mixing weights x_u,
 
     min  lambda x.x + (d_u - 2 lambda w).x    with  x >= 0,  sum x = 1,
 
 the projection of w - d_u / (2 lambda) onto the simplex, and A_u = sum_j x_uj Q_j. Clients that take
-part in the very next round start from their A_u; everyone else goes on with its own table.
+part in the very next round start from their A_u; all others continue with their own table.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from unskew.types import Cohort, Float32, Float64, Int64, Rows, Upload, Uploads
 
 
 class Server(NamedTuple):
-    """The common start, and the aggregates of the clients that sent their tables last, flat and as
-    differences from it."""
+    """The initial item table, the users who sent their tables in the last round, and the aggregate
+    for each of them, flattened, as difference from the initial table."""
 
     Q: Float32
     users: Int64
@@ -51,8 +52,7 @@ class Server(NamedTuple):
 
 
 class Private(NamedTuple):
-    """The state of a device: its number, its vector, and the rows of its own table that differ from
-    the common start."""
+    """State of a device: user number, user vector, item rows that differ from the initial table."""
 
     user: Int64
     p: Float32
@@ -91,16 +91,16 @@ class PFedGraph(_training.VectorMethod):
         Q = _training.initial_items(n_items, d, seed)
         p, nothing = _training.initial_users(n_users, d, seed), Rows.empty(n_users, d)
         private = Private(np.arange(n_users), p, nothing)
-        return _start_alone(Q), private
+        return _without_aggregates(Q), private
 
     def download_bytes(self, download: Server) -> int:
-        """Mean bytes per client, which gets a table only if it sent its own in the round before."""
+        """Mean bytes that a client receives: a table only if it sent its own in the last round."""
         share = self.config.participation * self.config.aggregated
         return int(download.Q.nbytes * share) if len(download.users) else download.Q.nbytes
 
     def retained_download(self, download: Server) -> Server:
-        """Only the common start, because a client stores its aggregate in its own table."""
-        return _start_alone(download.Q)
+        """Only the initial item table, because clients store their aggregate in private rows."""
+        return _without_aggregates(download.Q)
 
     def local(
         self, download: Server, private: Private, cohort: Cohort
@@ -132,13 +132,13 @@ class PFedGraph(_training.VectorMethod):
         return Server(server.Q, total.users[sent], aggregates)
 
 
-def _start_alone(Q: Float32) -> Server:
-    """A server's state with the common start and no aggregates."""
+def _without_aggregates(Q: Float32) -> Server:
+    """A server state with the initial item table and no aggregates."""
     return Server(Q, np.zeros(0, np.int64), np.zeros((0, Q.size), np.float32))
 
 
 def collaboration(updates: Float32, shares: Float64, evenness: float) -> Float64:
-    """The weights x_u of every client, from the clients' updates and shares of the samples."""
+    """Mixing weights of clients' tables, a row per client, from their updates and sample shares."""
     products = gram(updates)
     sizes = np.sqrt(np.diag(products))
     d = -products / np.maximum(np.outer(sizes, sizes), 1e-30)

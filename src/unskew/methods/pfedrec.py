@@ -3,16 +3,16 @@
 Zhang, Long, Zhou, Yan, Zhang, Zhang & Yang, "Dual Personalization on Federated Recommendation",
 IJCAI 2023. There is no user embedding; a device has its own affine score function,
 
-    r_ui = s(theta_u . q_i + b_u),
+    r_ui = s(theta_u . q_i + b_u)    (q_i: item embedding, s: sigmoid),
 
 which never leaves it. Per batch it first fits that function to the items, then, after a second
 forward pass, the items to the function, both by SGD on the batch's mean binary cross-entropy,
 
     (theta_u, b_u) <- (theta_u, b_u) - eta_1 dL/d(theta_u, b_u),    Q_u <- Q_u - eta_2 dL/dQ_u,
 
-with eta_2 = eta_1 x n_items x factor. The uploaded items are averaged with equal weights (rows that
-a client did not touch count in the average as they were downloaded); a device scores with the items
-as it fine-tuned them itself.
+with learning rates eta_1 and eta_2 = eta_1 x n_items x ``item_rate_factor``. The server averages
+the uploaded items Q_u with equal weights (rows that a client did not train count as downloaded). A
+device scores with the items that it fine-tuned itself.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from unskew.types import Cohort, Float32, Float64, Rows, Upload
 
 
 class Private(NamedTuple):
-    """The state of a device, which never leaves it: its score function, bias included, and the item
-    rows it fine-tuned last (all other rows are as downloaded)."""
+    """State of a device, which never leaves it: its score function with bias, and the item rows it
+    fine-tuned last (all other rows are as downloaded)."""
 
     theta: Float32
     bias: Float32
@@ -53,7 +53,7 @@ class PFedRec(AveragedItems):
     citation = "Zhang et al., IJCAI 2023"
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[ItemServer, Private]:
-        """theta and b as torch's Linear draws them, the same on every device."""
+        """Initial state; score functions as in torch's Linear, the same on every device."""
         d = self.config.dim
         affine = _training.initial_layers([(d, 1)], seed)
         theta, bias = np.tile(affine[:d], (n_users, 1)), np.full(n_users, affine[d])

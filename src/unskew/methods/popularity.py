@@ -1,8 +1,8 @@
 """popularity: recommends the items with the most users; the simplest baseline.
 
 As in Cremonesi, Koren & Turrin, "Performance of Recommender Algorithms on Top-N Recommendation
-Tasks", RecSys 2010: score_ui is the number of users with item i in training. A user's repeats count
-once.
+Tasks", RecSys 2010: an item's score is the number of users with the item in training. A user's
+repeated interactions with an item count once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unskew.types import Float32, Ragged
 
 
 class Server(NamedTuple):
-    """The number of users with each item."""
+    """Number of users of each item in training."""
 
     users: Float32
 

@@ -1,4 +1,4 @@
-"""The paper's tables and figures: published values, the runs each needs, and their reproduction."""
+"""Tables and figures of the PFedCLR paper: published values, the runs they need, reproduction."""
 
 from unskew.paper.document import (
     EXHIBITS,

@@ -35,19 +35,23 @@ PARAMETERS_PER_MB = 2**20 / 4
 Count = Callable[[int, int, int, int], int]
 """Number of parameters from n clients, m items, embedding size d and rank r."""
 Formula = tuple[str, Count]
+"""Text of a formula for the number of parameters, and the function that computes it."""
 
 
 def _network(d: int) -> int:
-    """Number of parameters of a perceptron 2d -> d -> d / 2 -> 1 with biases."""
+    """Parameters of a perceptron with 2d, d, d / 2 and 1 units for embedding size d, and biases."""
     return (2 * d + 1) * d + (d + 1) * (d // 2) + d // 2 + 1
 
 
 _FACTORS: Formula = ("(m + 1) d", lambda n, m, d, r: (m + 1) * d)
+"""Parameters on a client: a user vector and m item vectors of size d."""
 _WITH_NETWORK: Formula = (
     "(m + 1) d + network",
     lambda n, m, d, r: (m + 1) * d + _network(d),
 )
+"""Parameters on a client: a user vector, m item vectors of size d, and a scoring network."""
 _ONE_TABLE_EACH: Formula = ("(n + 1) m d", lambda n, m, d, r: (n + 1) * m * d)
+"""Parameters on the server: its own table of m item vectors of size d, and one per client."""
 
 FORMULAS: dict[str, tuple[Formula, Formula]] = {
     "fedmf": (_FACTORS, _ONE_TABLE_EACH),
@@ -87,23 +91,24 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {
         ),
     ),
 }
-"""Number of parameters on a client and on the server; pFedGraph aggregates s = n / 10 clients."""
+"""Number of parameters on a client and on the server, by method, for n clients, m items, embedding
+size d and rank r. pFedGraph aggregates s = n / 10 clients."""
 
 
 def parameter_megabytes(method: str, n: int, m: int, rank: int = 2) -> tuple[float, float]:
-    """Megabytes of parameters on a client and on the server, for the default embedding size."""
+    """Megabytes of parameters on a client and on the server, for ``n`` clients and ``m`` items."""
     (_, client), (_, server) = FORMULAS[method]
     d = min(METHODS[method].Config().dim, m)
     return client(n, m, d, rank) / PARAMETERS_PER_MB, server(n, m, d, rank) / PARAMETERS_PER_MB
 
 
 def _data(rows: list[RunRow]) -> list[str]:
-    """Data sets of runs, in the order of tables."""
+    """Names of the data sets of these runs, in the order in which tables list them."""
     return sorted(distinct(rows, "data"), key=data_place)
 
 
 def datasets_tasks(plan: Plan) -> list[Task]:
-    """Tasks that compute the statistics of every data set."""
+    """Tasks that compute the statistics (users, items, interactions) of every data set."""
 
     def make(source: str, places: Places) -> Record:
         found = dataclasses.asdict(info(load(source, data_dir=places.data_dir)))
@@ -180,7 +185,7 @@ def _speed_line(row: Record) -> Line:
 
 
 def time_cells(plan: Plan) -> list[RunSpec]:
-    """The main table's runs under one protocol only; the others take the same time."""
+    """Runs to measure time and traffic: one protocol is enough, as all take the same time."""
     one = dataclasses.replace(plan, protocols=plan.protocols[:1])
     return one.default_cells([*FORMULAS])
 
@@ -270,6 +275,7 @@ SPEED = Exhibit(
     lambda plan: (),
     speed_tables,
 )
+"""Table of the speed-ups that `make bench` measured; it starts no run."""
 TIME = Exhibit(
     "time",
     "Time",

@@ -40,11 +40,9 @@ EXHIBITS: dict[str, Exhibit] = {
 }
 """Tables and figures by name, in the order of the document."""
 RUN_STORES = tuple(dict.fromkeys(exhibit.store for exhibit in EXHIBITS.values()))
-"""Names of the JSON-lines files with results of runs and tasks."""
+"""Names of the JSON-lines files with results of runs and tasks, without suffix."""
 STORES = (*RUN_STORES, "curves")
-"""Names of all JSON-lines files with results."""
-README_DATASETS = ("ml-100k", "ml-1m")
-"""Data sets of the README's results table."""
+"""Names of all JSON-lines files with results, learning curves included, without suffix."""
 _HEAD = """# Results
 
 Made by `unskew reproduce` from the rows in `results/`; do not edit by hand. The commands that made
@@ -53,22 +51,19 @@ NDCG@10, except those that follow a run round by round. The table of methods giv
 deviation over seeds, or one seed without a deviation. Tables that compare variants of a run
 (ablation, noise, rank, learning rate) use the seeds that all variants on a data set have.
 """
+"""Beginning of docs/results.md."""
 _QUICK_HEAD = """# Results of a quick run
 
 **Quick: a few rounds, one seed, parts of the grids. These figures show that everything works, and
 nothing about any method.** Made by `unskew reproduce --quick`.
 """
-_TITLE = "Federated recommendation: the paper's tables, remade"
-_ABOUT_ATTACKS = (
-    "Up and left is good: useful and silent. The server watches a whole run; a line joins growing "
-    "strengths of noise λ."
-)
+"""Beginning of the document that a quick run writes."""
 
 
 def document(
     results: Results, figures: Mapping[str, Sequence[str]] | None = None, quick: bool = False
 ) -> str:
-    """docs/results.md as text. ``figures`` are paths of charts by exhibit name."""
+    """The text of docs/results.md. ``figures`` are the paths of chart files by exhibit name."""
     sections = [_QUICK_HEAD if quick else _HEAD]
     mark = " (quick)" if quick else ""
     older = {
@@ -91,7 +86,7 @@ def document(
 
 
 def fill_table(page: Path, table: str) -> None:
-    """Replace the text between ``table:begin`` and ``table:end`` in a page."""
+    """Replace the text between the comments ``table:begin`` and ``table:end`` of a text file."""
     text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition("<!-- table:begin")
     comment, end, after = rest.partition("<!-- table:end")
@@ -103,7 +98,7 @@ def fill_table(page: Path, table: str) -> None:
 
 def fill_readme(page: Path, results: Results) -> None:
     """Rewrite the README's table that compares the ``paper`` and ``leak-free`` protocols."""
-    fill_table(page, to_markdown(methods.side_by_side(results, README_DATASETS)))
+    fill_table(page, to_markdown(methods.side_by_side(results, ("ml-100k", "ml-1m"))))
 
 
 def report_contents(folder: Path) -> tuple[str, list[FinishedRun], Extras]:
@@ -129,7 +124,7 @@ def report_contents(folder: Path) -> tuple[str, list[FinishedRun], Extras]:
         chapters=[chapter for chapter in chapters if chapter.tables or chapter.charts],
         commands=results.commands(),
     )
-    return mark + _TITLE, runs, extras
+    return f"{mark}Federated recommendation: the paper's tables, remade", runs, extras
 
 
 def published_figures(runs: Iterable[FinishedRun]) -> dict[tuple[str, str], published.Pair]:
@@ -139,12 +134,13 @@ def published_figures(runs: Iterable[FinishedRun]) -> dict[tuple[str, str], publ
 
 
 def _attacks(results: Results) -> list[Chapter]:
-    """One report chapter per data set and protocol on privacy attacks."""
+    """Report chapters on privacy attacks, one per data set and protocol."""
     return [
         Chapter(
             f"privacy-{number}",
             f"Privacy against quality on {Path(data).name}",
-            _ABOUT_ATTACKS,
+            "Up and left is good: useful and silent. The server watches a whole run; a line joins "
+            "growing strengths of noise λ.",
             privacy_tables(rows),
             [trade_off_chart(rows)],
         )

@@ -32,14 +32,15 @@ _ABOUT = {
     "leak-free": "HR@10 / NDCG@10 ranking all unseen items · the same among 99 sampled candidates.",
     "time": "One moment for everybody, nothing after it in training; otherwise as `leak-free`.",
 }
+"""Paragraph above the main table, by protocol."""
 SIDE_BY_SIDE_METHODS = ("fedrefit", "pfedclr", "fedmf", "popularity", "ease")
-"""Methods of the table that compares the two protocols."""
+"""Methods in the table that compares the protocols ``paper`` and ``leak-free``."""
 _METRIC = "ndcg@10"
-"""Metric of the paired tests and of FedRefit without its parts."""
+"""Metric of the paired tests and of the table of FedRefit with a part removed."""
 
 
 def main_tables(results: Results) -> list[Table]:
-    """One table per protocol, a row per method and a column per data set; then both protocols."""
+    """Tables of methods by data sets, one per protocol, then a comparison of two protocols."""
     tables = table_per_protocol(_main_table, results.default_runs())
     beside = side_by_side(results, DATASETS)._replace(title="Both protocols side by side")
     return [*tables, beside] if beside.rows else tables
@@ -47,7 +48,7 @@ def main_tables(results: Results) -> list[Table]:
 
 def _main_table(rows: list[RunRow], protocol: str) -> Table:
     def figures(method: str, data: str) -> Cell | None:
-        """HR@10 / NDCG@10; the note is the paper's value, or ours among 99 sampled items."""
+        """Table cell of HR@10 / NDCG@10, with the published values or those among 99 items."""
         row = find(rows, method=method, data=data)
         if row is None:
             return None
@@ -66,8 +67,8 @@ def _both(metrics: Mapping[str, Summary]) -> str:
 
 
 def side_by_side(results: Results, data: Sequence[str]) -> Table:
-    """A table of HR@10 as the paper prints it and as measured under ``paper`` and ``leak-free``,
-    for runs that have both protocols."""
+    """A table of HR@10 as the paper prints it and as measured under the protocols ``paper`` and
+    ``leak-free``, for methods that were run under both."""
     rows = results.default_runs(SIDE_BY_SIDE_METHODS)
     lines: list[Line] = []
     for source in data:
@@ -85,7 +86,7 @@ def side_by_side(results: Results, data: Sequence[str]) -> Table:
 
 
 def against_tasks(plan: Plan) -> list[Task]:
-    """Tasks that test the first method against every other, paired over users."""
+    """Tasks that compare the plan's first method with every other method by a paired test."""
     first, *others = plan.methods or METHODS
     return [
         Task(
@@ -102,7 +103,7 @@ def against_tasks(plan: Plan) -> list[Task]:
 
 
 def _compare_users(specs: tuple[RunSpec, RunSpec], places: Places) -> Record:
-    """Test two runs, paired over users, on NDCG@10 averaged over seeds; returns a row."""
+    """Paired test over users of the NDCG@10 of two runs, averaged over seeds; returns JSON."""
     ours, theirs = specs
     folders = [places.users(spec) for spec in specs]
     mine, other = (read_users(folder).select("user", _METRIC) for folder in folders)
@@ -129,8 +130,8 @@ def _compare_users(specs: tuple[RunSpec, RunSpec], places: Places) -> Record:
 
 
 def against_tables(results: Results) -> list[Table]:
-    """For each data set the method, then the others by falling NDCG@10. Holm's correction covers
-    the tests of a data set."""
+    """A table of paired tests: per data set the tested method, then those it is compared with by
+    falling NDCG@10. Holm's correction is over the tests of a data set."""
     rows = [row for row in results.of("against") if row["protocol"] == "leak-free"]
     lines: list[Line] = []
     for data in dict.fromkeys(row["data"] for row in rows):
@@ -172,11 +173,11 @@ PARTS: dict[str, dict[str, Any]] = {
     "without damping popular items in the space": {"item_power": 0.0},
     "with a space of 16": {"dim": 16},
 }
-"""Settings that remove each part of FedRefit."""
+"""Settings that remove or simplify each part of FedRefit, by the label of the table row."""
 
 
 def parts_cells(plan: Plan) -> list[RunSpec]:
-    """Runs of FedRefit without each of its parts."""
+    """Runs of FedRefit, whole and with each of its parts removed."""
     return [
         plan.cell("fedrefit", source, "leak-free", **settings)
         for source in plan.data or DATASETS

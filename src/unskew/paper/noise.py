@@ -1,4 +1,4 @@
-"""Local differential privacy: loss of quality by noise on uploads, ours beside the paper's.
+"""Local differential privacy: loss of quality by noise on uploads, measured and published.
 
 ``ldp``: PFedCLR with noise of strength 0.5 on every data set. ``ldp-methods``: the same noise on
 each method on ML-100K. ``ldp-noise``: PFedCLR at every strength. FedRefit is in all of them.
@@ -25,23 +25,23 @@ from unskew.report import Cell, Column, Table
 from unskew.runs import RunSpec
 
 STRENGTH = 0.5
-"""Noise strength (Laplace lambda) that the paper chose."""
+"""Noise strength (scale λ of the Laplace noise) that the paper chose."""
 COMPARED = ("fedmf", "fedncf", "pfedgraph", "gpfedrec", "pfedrec", "fedrap", "pfedclr")
-"""Methods of the paper's comparison, in its order."""
+"""Federated methods that the paper compares, in its order."""
 
 
 def table_methods(name: str) -> tuple[str, ...]:
-    """Methods in the table ``name``, the paper's first."""
+    """Methods in the noise table ``name`` (ldp, ldp-methods, ldp-noise), FedRefit last."""
     return (*(COMPARED if name == "ldp-methods" else ("pfedclr",)), "fedrefit")
 
 
 def table_strengths(name: str) -> tuple[float, ...]:
-    """Noise strengths in the table ``name``, 0 first."""
+    """Noise strengths in the noise table ``name`` (ldp, ldp-methods, ldp-noise), 0 first."""
     return tuple(published.noise_strengths()) if name == "ldp-noise" else (0.0, STRENGTH)
 
 
 def ldp_cells(name: str, data: Sequence[str], plan: Plan) -> list[RunSpec]:
-    """Runs that the table ``name`` needs; a quick plan has fewer noise strengths."""
+    """Runs that the noise table ``name`` needs; a quick plan has fewer noise strengths."""
     return [
         plan.cell(method, source, protocol, noise)
         for source, protocol in plan.pairs(*data)
@@ -51,12 +51,12 @@ def ldp_cells(name: str, data: Sequence[str], plan: Plan) -> list[RunSpec]:
 
 
 def ldp_tables(name: str, results: Results) -> list[Table]:
-    """One table per protocol; the ``paper`` one has published values in brackets."""
+    """Noise tables, one per protocol; under ``paper`` with the published values in brackets."""
     return table_per_protocol(partial(_ldp_table, name), _ldp_rows(name, results))
 
 
 def _ldp_rows(name: str, results: Results) -> list[RunRow]:
-    """Rows of the table ``name``, for methods, data sets and protocols that were run with noise."""
+    """Runs of the noise table ``name``; methods without any noisy run on the data are left out."""
     methods, strengths = table_methods(name), table_strengths(name)
     rows = [row for row in results.runs if row.method in methods and not row.settings]
     rows = [row for row in rows if row.noise in strengths]
@@ -69,7 +69,7 @@ def _ldp_rows(name: str, results: Results) -> list[RunRow]:
 
 
 def _ldp_table(name: str, rows: list[RunRow], protocol: str) -> Table:
-    """A table with a column per noise strength; if there are two, also their relative change."""
+    """A table with a column per noise strength; with two strengths, also the relative change."""
     strengths = table_strengths(name)
     changes = len(strengths) == 2
     lines: list[Line] = []
@@ -92,7 +92,7 @@ def _ldp_table(name: str, rows: list[RunRow], protocol: str) -> Table:
 
 
 def _change(values: Sequence[float | None]) -> float | None:
-    """Relative change from the first to the second value."""
+    """Relative change from the value without noise to that with noise; None if one is missing."""
     without, with_noise = values
     return None if not without or with_noise is None else with_noise / without - 1
 
@@ -128,3 +128,4 @@ EXHIBITS = (
         *DATASETS,
     ),
 )
+"""Tables of recommendation quality under noise on uploads."""

@@ -1,6 +1,6 @@
 """t-SNE pictures: paths of user vectors, vectors that clients hold, and uploaded item tables.
 
-Rows store the 2-D points, not the vectors, so they are small and drawing needs no training.
+Result rows store 2-D points, not the vectors, so they are small and drawing needs no training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Int64, Rows, Split, UnskewError, Upload
 
 CLIENTS = (94, 233, 449, 17)
-"""User numbers shown in pictures, the paper's three first; taken modulo the number of users."""
+"""User indices shown in pictures, modulo the number of users; the first three are the paper's."""
 MAX_ITEMS, MAX_QUICK_ITEMS = 1000, 150
 """Maximum number of items in a panel, in a full and in a quick run."""
 MakePoints = Callable[[Split, int, bool], Record]
@@ -35,7 +35,7 @@ MakePoints = Callable[[Split, int, bool], Record]
 def picture_task(
     name: str, data: str, protocol: str, plan: Plan, methods: Sequence[str], make: MakePoints
 ) -> Task:
-    """Make a task that splits the data and computes the points of a picture."""
+    """Make a task that loads and splits the data and computes the 2-D points of a picture."""
     seed = plan.seeds[0]
     chosen = ["--methods", methods[0]] if name == "uploads" else []
     words = ["unskew", "reproduce", name, *chosen, "--data", data, "--protocol", protocol]
@@ -63,7 +63,7 @@ def build_federation(
 
 
 def place_in_plane(vectors: Any, seed: int, quick: bool) -> list[list[float]]:
-    """2-D coordinates by t-SNE, rounded; for few points, the two principal components."""
+    """Rounded 2-D coordinates of vectors by t-SNE, or by PCA if they are few or all equal."""
     try:
         from sklearn.decomposition import PCA
         from sklearn.manifold import TSNE
@@ -83,8 +83,8 @@ def place_in_plane(vectors: Any, seed: int, quick: bool) -> list[list[float]]:
 
 
 def _panel_items(split: Split, client: int, seed: int, quick: bool) -> tuple[Int64, int]:
-    """Items of a client's panel, its own first, and the number of its own. Other items are sampled
-    if there are too many."""
+    """Items to draw for a client: items it interacted with, then others (a sample if there are too
+    many). Also returns the number of the former."""
     own = split.seen.of(client).astype(np.int64)
     most = MAX_QUICK_ITEMS if quick else MAX_ITEMS
     own = own[: most // 2]
@@ -94,8 +94,8 @@ def _panel_items(split: Split, client: int, seed: int, quick: bool) -> tuple[Int
 
 
 def _item_points(title: str, places: Sequence[Any], n_own: int, n_items: int) -> Record:
-    """Points of a panel: the client's ``n_own`` items, other items, and the user if ``places`` has
-    an entry beyond the items."""
+    """Points of a panel by kind. The first ``n_own`` of ``places`` are items that the client
+    interacted with, then come other items, up to ``n_items``, and possibly the user."""
     user = places[n_items] if len(places) > n_items else None
     own, other = places[:n_own], places[n_own:n_items]
     return {"title": title, "interacted": own, "other": other, "user": user}
@@ -117,7 +117,7 @@ def _item_panel(points: Record) -> Panel:
 
 
 def embedding_tasks(plan: Plan) -> list[Task]:
-    """Tasks for pictures of item and user vectors as single clients hold them at the end."""
+    """Tasks for pictures of the item and user vectors of a few clients after the last round."""
     methods = ("fedmf", "pfedclr")
     return [
         picture_task("embedding", source, protocol, plan, methods, _embeddings)
@@ -126,7 +126,8 @@ def embedding_tasks(plan: Plan) -> list[Task]:
 
 
 def _embeddings(split: Split, seed: int, quick: bool) -> Record:
-    """Points of FedMF's Q_u, PFedCLR's Q_u, A_u B_u and Q_u + A_u B_u per client, with p_u."""
+    """2-D points of a few clients' item vectors and user vector under FedMF and PFedCLR; for
+    PFedCLR also of its low-rank buffer and of item vectors plus buffer."""
     states = {
         name: build_federation(split, name, {}, seed, quick).run() for name in ("fedmf", "pfedclr")
     }
@@ -141,7 +142,7 @@ def _embeddings(split: Split, seed: int, quick: bool) -> Record:
 
 
 def _views(states: Mapping[str, State], client: int) -> dict[str, tuple[Float32, Any]]:
-    backbone, own = (_held(states[name], client) for name in ("fedmf", "pfedclr"))
+    backbone, own = (_client_state(states[name], client) for name in ("fedmf", "pfedclr"))
     Q, private = own
     A = np.zeros((len(Q), private.A.values.shape[1]), np.float32)
     A[private.A.items] = private.A.values
@@ -154,8 +155,8 @@ def _views(states: Mapping[str, State], client: int) -> dict[str, tuple[Float32,
     }
 
 
-def _held(state: State, client: int) -> tuple[Float32, Any]:
-    """A client's full item table (the download with its own rows in place) and private state."""
+def _client_state(state: State, client: int) -> tuple[Float32, Any]:
+    """A client's item table (its download, with the rows that it trained) and private state."""
     private = state.devices.take(np.array([client]))
     download = state.devices.downloads[int(state.devices.version[client])]
     table, rows = download.Q.copy(), private.Q
@@ -165,7 +166,7 @@ def _held(state: State, client: int) -> tuple[Float32, Any]:
 
 
 def embedding_charts(results: Results) -> dict[str, Chart]:
-    """A chart per data set and protocol, a row of panels per client."""
+    """Charts of item and user vectors by data set and protocol, with a row of panels per client."""
     return {
         f"embedding-{row['data']}-{row['protocol']}": Chart(
             f"Vectors of items and users (t-SNE), {row['data']}, protocol {row['protocol']}",
@@ -177,7 +178,7 @@ def embedding_charts(results: Results) -> dict[str, Chart]:
 
 
 def uploads_tasks(plan: Plan) -> list[Task]:
-    """Tasks for pictures of the item tables that clients upload, one per method."""
+    """Tasks for pictures of uploaded item tables, one per data set, protocol and method."""
     return [
         picture_task("uploads", source, protocol, plan, (method,), partial(_uploads, method))
         for source, protocol in plan.pairs("ml-100k")
@@ -186,7 +187,7 @@ def uploads_tasks(plan: Plan) -> list[Task]:
 
 
 def _uploads(method: str, split: Split, seed: int, quick: bool) -> Record:
-    """Points of some clients' last uploads, with the AUC of an attack on each."""
+    """2-D points of a few clients' last uploaded item tables, and an attack's AUC on each."""
     panels = []
     for client, (table, change) in sorted(_last_uploads(method, split, seed, quick).items()):
         items, n_own = _panel_items(split, client, seed, quick)
@@ -200,8 +201,8 @@ def _uploads(method: str, split: Split, seed: int, quick: bool) -> Record:
 def _last_uploads(
     method: str, split: Split, seed: int, quick: bool
 ) -> dict[int, tuple[Float32, Float32]]:
-    """For each client, the item table after its last upload, and the uploaded rows (zero
-    elsewhere). Clients that never sent one are left out."""
+    """For each pictured client, the item table that its last upload describes and the uploaded
+    change (zero in rows that were not sent). Clients that never uploaded are left out."""
     clients = pictured_clients(split, quick)
     sent: dict[int, tuple[Float32, Float32]] = {}
     latest: dict[str, Any] = {}
@@ -226,7 +227,7 @@ def _last_uploads(
 
 
 def uploads_charts(results: Results) -> dict[str, Chart]:
-    """A chart per data set and protocol, a row of panels per method."""
+    """Charts of uploaded item tables by data set and protocol, with a row of panels per method."""
     return {
         f"uploads-{data}-{protocol}": Chart(
             f"Uploaded item tables (t-SNE), {data}, protocol {protocol}",

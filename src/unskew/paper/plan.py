@@ -1,8 +1,8 @@
-"""The description of an exhibit (a table or figure of the paper): the cells it needs, and functions
-that turn result rows into tables and charts.
+"""The description of an exhibit (a table or figure of the paper): the runs and tasks it needs, and
+functions that turn their result rows into tables and charts.
 
-A cell is a ``RunSpec`` or a ``Task`` whose result is one row. It runs only if it has no row or if
-the checksum of its method's arithmetic differs from the row's.
+A cell is a run (``RunSpec``) or a ``Task``. Its result is one row, a line of a JSON-lines file. It
+runs only if it has no row, or if the method's checksum has changed since the row was made.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from unskew.types import UnskewError
 DATASETS = ("filmtrust", "ml-100k", "ml-1m", "lastfm-2k")
 """The paper's data sets that can be downloaded; HetRec2011 is not among them."""
 PROTOCOLS = ("paper", "leak-free", "time")
-"""Protocols in the order of documents."""
+"""Evaluation protocols, in the order in which documents list them."""
 METRICS = {"HR@10": "hr@10", "NDCG@10": "ndcg@10"}
+"""Keys of metrics in result rows, by their label in tables and charts."""
 QUICK_ROUNDS = 4
-"""Number of rounds of a quick run."""
+"""Number of training rounds of a quick run (``unskew reproduce --quick``)."""
 CHECKSUMS = Path(__file__).with_name("checksums.json")
-"""Checksums of every method's arithmetic, renewed by ``python -m benchmarks.same_bits --write``."""
+"""File with a checksum per method; ``python -m benchmarks.same_bits --write`` renews it."""
 Line = list[Cell | str | float | None]
 """Table cells of one row."""
 Heads = list[Column | str]
@@ -47,7 +48,7 @@ Heads = list[Column | str]
 
 
 class Places(NamedTuple):
-    """Paths of result rows, per-user values, the document, charts and data sets."""
+    """Paths to read and write: result rows, per-user values, document, charts and data sets."""
 
     results: Path
     keep: Path
@@ -56,17 +57,17 @@ class Places(NamedTuple):
     data_dir: Path | None = None
 
     def rows(self, store: str, quick: bool) -> list[Record]:
-        """Read the rows of a file: only those of quick runs, or only the others."""
+        """Read the result rows in file ``store``: of quick runs if ``quick``, else all others."""
         return read_rows(self.results / f"{store}.jsonl", quick)
 
     def users(self, spec: RunSpec) -> Path:
-        """Run folder without models that holds the per-user values of a run."""
+        """Folder with the per-user values of a run: a run folder without its models."""
         return self.keep / f"{spec.method}-{spec.data}-{spec.protocol}"
 
 
 class Task(NamedTuple):
-    """A computation, other than a run, that makes a row: statistics of a data set, a comparison of
-    two runs, or the points of a picture."""
+    """A computation, other than a training run, whose result is one row: statistics of a data set,
+    a comparison of two runs, or the points of a picture."""
 
     command: str
     methods: tuple[str, ...]
@@ -81,7 +82,7 @@ CellT = TypeVar("CellT", RunSpec, Task, RunSpec | Task)
 
 
 def command_of(cell: RunOrTask) -> str:
-    """The command that makes a cell's row."""
+    """The ``unskew`` command line that makes the result row of a cell (run or task)."""
     if isinstance(cell, Task):
         return cell.command
     names = ["--method", cell.method, "--data", cell.data, "--protocol", cell.protocol]
@@ -92,7 +93,7 @@ def command_of(cell: RunOrTask) -> str:
 
 
 def cell_identity(cell: RunOrTask) -> Hashable:
-    """Key of a cell without its seeds; equals ``row_identity`` of the row it produces."""
+    """Key of a cell (run or task) without seeds; equals ``row_identity`` of its result row."""
     if isinstance(cell, Task):
         return cell.command
     ldp = cell.ldp
@@ -101,7 +102,7 @@ def cell_identity(cell: RunOrTask) -> Hashable:
 
 
 def describe(cell: RunOrTask) -> str:
-    """A short name of a cell for progress messages."""
+    """A short description of a cell (run or task) for progress messages."""
     if isinstance(cell, Task):
         return cell.command.removeprefix("unskew ")
     chosen = "".join(f", {key} {value}" for key, value in cell.settings.items())
@@ -110,8 +111,8 @@ def describe(cell: RunOrTask) -> str:
 
 
 def missing_cells(cells: Iterable[CellT], rows: Iterable[Record]) -> list[CellT]:
-    """Cells without a row made by the present code, each once. A run with rows for some of its
-    seeds is returned with its other seeds. A row without a checksum counts as present."""
+    """Cells (runs or tasks) without an up-to-date result row, each once. A run with rows for some
+    seeds is returned with the missing seeds. A row without a checksum is up to date."""
     made = group_rows(rows)
     missing: dict[Hashable, CellT] = {}
     for cell in cells:
@@ -129,14 +130,13 @@ def missing_cells(cells: Iterable[CellT], rows: Iterable[Record]) -> list[CellT]
 
 
 def checksum_of(cell: RunOrTask) -> str:
-    """Checksum of the methods that a cell's row depends on."""
+    """Checksum of the methods that the result of a cell (run or task) depends on."""
     return method_checksum(*(cell.methods if isinstance(cell, Task) else (cell.method,)))
 
 
 def method_checksum(*methods: str) -> str:
-    """Checksums of these methods' arithmetic, joined by ``+``.
-
-    ``make same-bits`` computes them from short runs, so they change if and only if results do."""
+    """Checksums of these methods, joined by ``+``. ``make same-bits`` computes them from results of
+    short runs, so a method's checksum changes if and only if its results do."""
     for method in methods:
         if method not in METHODS:
             raise UnskewError(f'There is no method "{method}"; choose one of {", ".join(METHODS)}.')
@@ -151,7 +151,7 @@ def _checksums() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """The requested data sets, protocols, seeds and methods, and whether the run is quick."""
+    """What to reproduce: data sets, protocols, seeds and methods, and whether in quick runs."""
 
     data: tuple[str, ...] | None = None
     """Data sets to run; None: each table's own."""
@@ -162,7 +162,7 @@ class Plan:
     quick: bool = False
 
     def pairs(self, *defaults: str) -> list[tuple[str, str]]:
-        """(data set, protocol) pairs; data sets are the plan's, else ``defaults``, else all."""
+        """(data set, protocol) pairs; data sets are the plan's, or ``defaults``, or all."""
         sources = self.data or defaults or DATASETS
         return [(source, protocol) for source in sources for protocol in self.protocols]
 
@@ -173,12 +173,12 @@ class Plan:
     def cell(
         self, method: str, data: str, protocol: str, noise: float = 0.0, **settings: Any
     ) -> RunSpec:
-        """A run with the plan's seeds, and Laplace noise of strength ``noise`` on uploads."""
+        """Specify a run with the plan's seeds and Laplace noise of scale ``noise`` on uploads."""
         ldp = LocalPrivacy(noise=noise) if noise else None
         return RunSpec(method, settings, data, protocol, self.seeds, ldp=ldp)
 
     def default_cells(self, methods: Sequence[str] = (), *data: str) -> list[RunSpec]:
-        """A run with default settings for every data set, protocol and method."""
+        """Specify runs with default settings, one for every data set, protocol and method."""
         return [
             self.cell(method, source, protocol)
             for source, protocol in self.pairs(*data)
@@ -186,7 +186,7 @@ class Plan:
         ]
 
     def grid(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """All values of a sweep; for a quick run the first, the middle one and the last."""
+        """All values of a parameter sweep; in a quick plan the first, the middle and the last."""
         if not self.quick:
             return tuple(values)
         return tuple(values[at] for at in sorted({0, len(values) // 2, len(values) - 1}))
@@ -194,7 +194,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A table or figure that ``unskew reproduce`` makes."""
+    """A table or figure, or both, that ``unskew reproduce`` makes."""
 
     name: str
     title: str
@@ -212,7 +212,7 @@ class Exhibit:
 
 
 def table_per_protocol(make: Callable[[list[RowT], str], Table], rows: list[RowT]) -> list[Table]:
-    """A table for every protocol that has rows, titled with the protocol."""
+    """Call ``make`` for every protocol that has rows; the tables are titled by protocol."""
     return [
         make(found, protocol)._replace(title=f"Protocol `{protocol}`")
         for protocol in PROTOCOLS
@@ -228,8 +228,8 @@ def table_by_data(
     better: Literal["high", "low"] = "high",
     **words: Any,
 ) -> Table:
-    """A table with a row per name, a column per data set and cells ``cell(name, data set)``;
-    ``words`` are the table's title, about and notes."""
+    """A table with a row per name, a column per data set and cells ``cell(name, data set)``. Its
+    first column is headed ``head``; ``words`` are its title, about and notes."""
     heads = [Column(source, better=better) for source in data]
     lines = [[name, *(cell(name, source) for source in data)] for name in names]
     return Table.of([head, *heads], lines, **words)
@@ -238,7 +238,7 @@ def table_by_data(
 def chart_per_protocol(
     name: str, title: str, rows: list[RowT], panels: Callable[[list[RowT], str], list[Panel]]
 ) -> dict[str, Chart]:
-    """A chart for every protocol, with the panels of every data set that has rows."""
+    """Charts by file name, one per protocol, with the panels of every data set that has rows."""
     charts = {}
     for protocol in distinct(rows, "protocol"):
         found = select(rows, protocol=protocol)

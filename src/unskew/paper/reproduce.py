@@ -1,4 +1,4 @@
-"""``unskew reproduce``: find the cells without a row, run them, write tables and figures.
+"""``unskew reproduce``: find the cells without a result, run them, write tables and figures.
 
 A cell is a run or task (:mod:`unskew.paper.plan`). Runs happen in separate processes, so that peak
 memory is measured per run and a crash affects only one run.
@@ -40,17 +40,17 @@ from unskew.runs import RunSpec, SeedOutcome, run
 from unskew.types import UnskewError
 
 MAX_UNCUT_ROUNDS = 10
-"""Methods with at most this many rounds keep all of them in a quick run."""
+"""Methods with at most this many training rounds are not shortened in a quick run."""
 _METRIC_TABLES = ("metrics", "last_round", "sampled99", "sampled99_last_round")
-"""Keys of a run's row that hold metrics."""
+"""Keys of a run's result row that hold metrics."""
 _KEPT_METRICS = ("hr@10", "ndcg@10", "recall@20", "mrr@10", "coverage@10", "popularity@10")
-"""Metrics that a row keeps."""
+"""Metrics that are stored in a run's result row; all others are dropped."""
 _CURVE_KEYS = ("method", "data", "protocol", "seeds", "settings", "command", "source", "quick")
-"""Keys that a row of learning curves copies from its run's row."""
+"""Keys that are copied from a run's result row to the row of its learning curves."""
 
 
 class Job(NamedTuple):
-    """A cell (run or task) to execute, and the outputs to keep."""
+    """A cell (run or task) to execute, and which outputs to store."""
 
     cell: RunOrTask
     store: str
@@ -62,20 +62,20 @@ class Job(NamedTuple):
 
 
 class Progress(Protocol):
-    """Interface that is told the progress of ``run_jobs``."""
+    """Callbacks by which ``run_jobs`` reports its progress."""
 
     def begin(self, name: str) -> None:
-        """A cell starts."""
+        """Called when the cell (run or task) ``name`` starts."""
 
     def fail(self, message: str) -> None:
-        """The cell failed; the other jobs still run."""
+        """Called when a cell (run or task) has failed; the remaining jobs still run."""
 
     def end(self, name: str, done: int, seconds: float, seconds_left: float) -> None:
-        """The cell has ended, number ``done`` of all jobs; times are in seconds."""
+        """Called when a cell (run or task) has ended, as number ``done``; times in seconds."""
 
 
 def find_jobs(exhibits: Sequence[Exhibit], plan: Plan, places: Places) -> list[Job]:
-    """Find the cells that have to run, each once even if several exhibits need it."""
+    """Jobs for all cells (runs and tasks) without a result, each once for all exhibits."""
     rows = [row for store in RUN_STORES for row in places.rows(store, plan.quick)]
     curves = places.rows("curves", plan.quick)
     jobs: dict[Hashable, Job] = {}
@@ -105,7 +105,7 @@ def find_jobs(exhibits: Sequence[Exhibit], plan: Plan, places: Places) -> list[J
 
 
 def run_jobs(jobs: Sequence[Job], plan: Plan, places: Places, progress: Progress) -> list[str]:
-    """Run jobs one by one and append their rows to files; returns a message per failed job."""
+    """Run jobs one by one and append their results to files; returns a message per failure."""
     failures: list[str] = []
     began = time.monotonic()
     for done, job in enumerate(jobs, 1):
@@ -123,7 +123,7 @@ def run_jobs(jobs: Sequence[Job], plan: Plan, places: Places, progress: Progress
 
 
 def _run_job(job: Job, quick: bool, places: Places) -> None:
-    """Run a job and append its row, and its learning curves, to their files."""
+    """Run a job and append its result row, and its learning curves, to JSON-lines files."""
     cell = job.cell
     if isinstance(cell, Task):
         row = cell.make(places) | {"command": cell.command}
@@ -143,9 +143,9 @@ def _run_job(job: Job, quick: bool, places: Places) -> None:
 
 
 def _train(spec: RunSpec, data_dir: Path | None, keep: Path | None, quick: bool) -> Record:
-    """Train a run and return its row, with the metrics of every round under ``curves``. ``keep``
-    becomes a run folder without models. A quick run is cut to ``QUICK_ROUNDS`` rounds; that number
-    is in the row's command but not in its settings."""
+    """Train a run and return its result row, with the metrics of every round under ``curves``. The
+    run is saved in the folder ``keep``, if given, without models. A quick run has ``QUICK_ROUNDS``
+    rounds; that number is in the row's command but not in its settings."""
     short = spec
     if quick and "rounds" not in spec.settings and spec.build().config.rounds > MAX_UNCUT_ROUNDS:
         short = replace(spec, settings={**spec.settings, "rounds": QUICK_ROUNDS})
@@ -181,7 +181,7 @@ def _curves(outcomes: Sequence[SeedOutcome]) -> dict[str, dict[str, list[float]]
 def write_pages(
     exhibits: Sequence[Exhibit], plan: Plan, places: Places, readme: Path | None = None
 ) -> None:
-    """Draw the charts of these exhibits; write the document of all, and the list of commands."""
+    """Draw the charts of these exhibits; write the results of all exhibits and their commands."""
     results = read_results(places.results, STORES, plan.quick)
     mark = "QUICK RUN: " if plan.quick else ""
     for exhibit in exhibits:
@@ -196,7 +196,7 @@ def write_pages(
 
 
 def figure_paths(results: Results, folder: Path, seen_from: Path) -> dict[str, list[str]]:
-    """Paths of existing charts by exhibit, relative to a folder."""
+    """Paths of existing chart files by exhibit name, relative to the folder ``seen_from``."""
     where = Path(os.path.relpath(folder, seen_from)).as_posix()
     return {
         exhibit.name: [

@@ -38,29 +38,29 @@ from unskew.report import Cell, Chart, Panel, Series, Table
 from unskew.types import Float32, Split
 
 CONVERGED_SHARE = 0.95
-"""Share of its best value at which a method counts as converged."""
+"""Share of its best NDCG@10 from which on a method counts as converged."""
 MOTIVATION_ROUNDS, STANDARD_ROUNDS = 140, 100
 """Rounds of the runs with late or no aggregation, and the usual number of rounds."""
 AGGREGATION_STARTS = (0, 1, 20, 50, 100)
-"""Rounds in which aggregation starts; 0: never. (The paper's text does not name its rounds.)"""
+"""First round with aggregation in each run of FedMF; 0: never. The paper states no values."""
 PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "FedMF w/o GA": ("fedmf", {"aggregate_from": 0}),
     **VARIANTS,
 }
-"""Method and settings by label, for the pictures of how user vectors move between rounds."""
+"""Method and settings by label, for pictures of user-vector paths. GA: global aggregation."""
 _PATH_KEYS = {
     **STYLE_KEYS,
     "w/ GA (1-)": "fedmf",
     "LT w/o GA": "fedmf alone",
     "FedMF w/o GA": "fedmf alone",
 }
-"""Style key by label, so that a method looks the same in every chart."""
+"""Key of the chart style by label, so that a method looks the same in every chart."""
 Variants = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Method and settings by label."""
 
 
 def convergence_charts(results: Results) -> dict[str, Chart]:
-    """A chart per protocol, a panel per data set and metric, a line per method."""
+    """Charts of test metrics by round: one per protocol, a panel per data set and metric."""
     title = "Convergence, protocol {protocol}"
     return chart_per_protocol("convergence", title, _convergence_rows(results), _panels)
 
@@ -78,17 +78,17 @@ def _panels(rows: list[CurveRow], data: str) -> list[Panel]:
 
 
 def curve(label: str, key: str, values: Sequence[float]) -> Series:
-    """A line through the values after every round."""
+    """A chart line through the values of a metric after every round."""
     return Series(label, key, range(1, len(values) + 1), values)
 
 
 def convergence_tables(results: Results) -> list[Table]:
-    """One table per protocol: the round in which each method has converged."""
+    """Tables of the round in which each method converged, one per protocol."""
     return table_per_protocol(_convergence_table, _convergence_rows(results))
 
 
 def rounds_to(values: Sequence[float]) -> int:
-    """Number of the first round with ``CONVERGED_SHARE`` of the best value."""
+    """Number of the first round with at least ``CONVERGED_SHARE`` of the best round's value."""
     return next(at for at, one in enumerate(values, 1) if one >= CONVERGED_SHARE * max(values))
 
 
@@ -110,7 +110,7 @@ def _convergence_table(rows: list[CurveRow], protocol: str) -> Table:
 
 
 def motivation_cells(plan: Plan) -> list[RunOrTask]:
-    """Runs of FedMF with each start of aggregation, and tasks for the paths of its user vectors."""
+    """Runs of FedMF that aggregate from various rounds on, and tasks for user-vector paths."""
     rounds = 2 * QUICK_ROUNDS if plan.quick else MOTIVATION_ROUNDS
     starts: Sequence[int] = (0, 1, 4) if plan.quick else AGGREGATION_STARTS
     settings = [{"rounds": rounds, "aggregate_from": start} for start in starts]
@@ -123,7 +123,8 @@ def motivation_cells(plan: Plan) -> list[RunOrTask]:
 
 
 def motivation_tables(results: Results) -> list[Table]:
-    """A table of metrics after ``STANDARD_ROUNDS`` rounds and after the last round."""
+    """A table of FedMF's metrics after ``STANDARD_ROUNDS`` rounds and after the last round, by the
+    first round with aggregation."""
     lines: list[Line] = []
     for row in _motivation_rows(results):
         at = min(STANDARD_ROUNDS, len(row.test["hr@10"])) - 1
@@ -137,7 +138,7 @@ def motivation_tables(results: Results) -> list[Table]:
 
 
 def motivation_charts(results: Results) -> dict[str, Chart]:
-    """Charts of learning curves for every start of aggregation, and of user-vector paths."""
+    """Charts of FedMF's learning curves by first round with aggregation, and of user vectors."""
     charts, rows = {}, _motivation_rows(results)
     for data, protocol in dict.fromkeys((row.data, row.protocol) for row in rows):
         found = select(rows, data=data, protocol=protocol)
@@ -169,13 +170,13 @@ def _start_lines(rows: Sequence[CurveRow], part: str, metric: str) -> tuple[Seri
 
 
 def path_task(name: str, data: str, protocol: str, plan: Plan, variants: Variants) -> Task:
-    """Make a task that trains each variant and records some user vectors after every round."""
+    """Make a task that trains each variant and stores a few user vectors after every round."""
     methods = tuple(dict.fromkeys(method for method, _ in variants.values()))
     return picture_task(name, data, protocol, plan, methods, partial(_paths, variants))
 
 
 def _paths(variants: Variants, split: Split, seed: int, quick: bool) -> Record:
-    """2-D paths of user vectors; one t-SNE per client over all variants keeps them comparable."""
+    """2-D paths of user vectors over rounds, by one t-SNE per client for all variants together."""
     clients = pictured_clients(split, quick)
     vectors: dict[str, list[Float32]] = {}
     for label, (method, settings) in variants.items():
@@ -195,7 +196,7 @@ def _paths(variants: Variants, split: Split, seed: int, quick: bool) -> Record:
 
 
 def path_charts(name: str, rows: Sequence[Record]) -> dict[str, Chart]:
-    """A chart per row, a panel per client, a trail per variant."""
+    """Charts of user-vector paths: one per result row, with a panel per client."""
     return {
         f"{name}-{row['data']}-{row['protocol']}": Chart(
             f"Paths of user vectors (t-SNE), {row['data']}, protocol {row['protocol']}",

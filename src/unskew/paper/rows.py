@@ -23,15 +23,15 @@ DATA_ORDER = ("filmtrust", "ml-100k", "ml-1m", "lastfm-2k", "ml-latest-small")
 
 
 def read_rows(path: Path, quick: bool = False) -> list[Record]:
-    """Read a JSON-lines file if it exists: only rows of quick runs, or only the others. A later row
-    with the same command replaces an earlier one. Incomplete lines, left by a kill, are skipped."""
+    """Read a JSON-lines file if it exists: rows of quick runs if ``quick``, else all other rows. A
+    later row with the same command replaces an earlier one. Incomplete lines are skipped."""
     lines = read_json_lines(path, skip_damaged=True) if path.exists() else []
     rows = [row for row in lines if "command" in row and bool(row.get("quick")) == quick]
     return list({row["command"]: row for row in rows}.values())
 
 
 def row_identity(row: Mapping[str, Any]) -> Hashable:
-    """Key of a row: the run's specification without its seeds, or the command of any other row."""
+    """Key of a result row: a run's specification without seeds, or for other rows the command."""
     if "settings" not in row or not ("metrics" in row or "curves" in row):
         return str(row["command"])
     private = row.get("privacy")
@@ -42,12 +42,12 @@ def row_identity(row: Mapping[str, Any]) -> Hashable:
 def run_identity(
     method: str, data: str, protocol: str, settings: Mapping[str, Any], noise: Hashable
 ) -> Hashable:
-    """Key of a run; equal for runs that differ only in their seeds."""
+    """Key of a run; it is the same for runs that differ only in their seeds."""
     return method, data, protocol, frozenset(settings.items()), noise
 
 
 def group_rows(rows: Iterable[Record]) -> dict[Hashable, list[Record]]:
-    """Group rows by ``row_identity``."""
+    """Group result rows by ``row_identity``; rows of one run with different seeds go together."""
     groups: dict[Hashable, list[Record]] = {}
     for row in rows:
         groups.setdefault(row_identity(row), []).append(row)
@@ -56,7 +56,7 @@ def group_rows(rows: Iterable[Record]) -> dict[Hashable, list[Record]]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow(Result):
-    """Results of one run over all its seeds; rows with other seeds of the run are merged."""
+    """Results of one run over all its seeds, merged from the rows of several seeds."""
 
     method_checksum: str | None = None
     """Checksum of the method's arithmetic; None in rows of versions without checksums."""
@@ -69,20 +69,20 @@ class RunRow(Result):
         return RunRow(**values, method_checksum=row.get("method_checksum"))
 
     def mean(self, metric: str) -> float:
-        """Mean over seeds at the best validation round, with the protocol's main ranking."""
+        """Mean of a test metric over seeds, each at the round with the best validation NDCG@10."""
         return self.metrics[metric].mean
 
     def on_seeds(self, seeds: set[int]) -> RunRow:
-        """The same row with the metrics of these seeds only."""
+        """A copy of this row with the metrics of these seeds only."""
         at = [i for i, seed in enumerate(self.seeds) if seed in seeds]
         metrics = {m: Summary.over([s.values[i] for i in at]) for m, s in self.metrics.items()}
         return replace(self, seeds=[self.seeds[i] for i in at], metrics=metrics)
 
 
 def pool_seeds(group: Sequence[RunRow]) -> RunRow:
-    """Merge all rows of a run: the row with the most seeds (the latest of several) and rows that
-    share no seed with it. Rows with different known checksums are never joined. Peak memory is the
-    latest row's, as it describes the present engine."""
+    """Merge rows of one run into one: the row with the most seeds (if several, the latest) and rows
+    with other seeds. Rows with different known checksums are never merged. Peak memory is taken
+    from the latest row, which describes the present code."""
     chosen: list[RunRow] = []
     ascending = sorted(group, key=lambda row: len(row.seeds))
     for row in reversed(ascending):
@@ -96,7 +96,7 @@ def pool_seeds(group: Sequence[RunRow]) -> RunRow:
 
 
 def _join(rows: Sequence[RunRow]) -> RunRow:
-    """Join rows of a run with disjoint seeds into one row, its seeds ascending."""
+    """Merge rows of one run that have no seed in common into one row, sorted by seed."""
     places = sorted(
         (seed, at, i) for at, row in enumerate(rows) for i, seed in enumerate(row.seeds)
     )
@@ -140,7 +140,7 @@ class CurveRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """All rows of a results folder, seeds pooled."""
+    """All results in a folder; rows of one run with different seeds are merged."""
 
     runs: Sequence[RunRow] = ()
     curves: Sequence[CurveRow] = ()
@@ -149,7 +149,7 @@ class Results:
 
     @staticmethod
     def from_records(stores: Mapping[str, Sequence[Record]]) -> Results:
-        """Sort the rows of several files into runs, curves and others."""
+        """Divide the rows of several files into runs, learning curves and others; merge seeds."""
         rows = [row for store in stores.values() for row in store]
         runs = group_rows(row for row in rows if "metrics" in row and "curves" not in row)
         curves = group_rows(row for row in rows if "curves" in row)
@@ -167,18 +167,18 @@ class Results:
         )
 
     def of(self, store: str) -> list[Record]:
-        """Rows of one file that are not runs, sorted by data set."""
+        """Rows of the file ``store`` that are not runs, sorted by data set."""
         return sorted(self.records.get(store, ()), key=lambda row: data_place(row["data"]))
 
     def by_pair(self, store: str) -> dict[tuple[str, str], list[Record]]:
-        """Rows of one file that are not runs, grouped by (data set, protocol)."""
+        """Rows of the file ``store`` that are not runs, grouped by (data set, protocol)."""
         groups: dict[tuple[str, str], list[Record]] = {}
         for row in self.of(store):
             groups.setdefault((row["data"], row["protocol"]), []).append(row)
         return groups
 
     def default_runs(self, methods: Iterable[str] = METHODS) -> list[RunRow]:
-        """Runs of these methods with default settings and no noise, by method and data set."""
+        """Runs of these methods with default settings, without noise, by method and data set."""
         rows = [r for r in self.runs if r.method in methods and not r.settings and not r.privacy]
         return sort_by_method(rows)
 
@@ -190,25 +190,26 @@ class Results:
 
 
 def read_results(folder: Path, stores: Iterable[str], quick: bool = False) -> Results:
-    """Read the files named in ``stores``: only quick rows, or only the others."""
+    """Read the files named in ``stores``: rows of quick runs if ``quick``, else all others."""
     return Results.from_records(
         {name: read_rows(folder / f"{name}.jsonl", quick) for name in stores}
     )
 
 
 def on_common_seeds(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Restrict rows to the seeds that all of them have, for a fair comparison. Rows without a
-    common seed stay as they are."""
+    """Restrict runs to the seeds that all of them have, for a fair comparison. If there is no
+    common seed, they are returned unchanged."""
     common = set.intersection(*(set(row.seeds) for row in rows)) if rows else set()
     return [row.on_seeds(common) if common else row for row in rows]
 
 
 T = TypeVar("T")
+"""Type of the rows that :func:`select` filters."""
 RowT = TypeVar("RowT", RunRow, CurveRow)
 
 
 def data_place(data: str) -> int:
-    """Sort key of a data set in tables."""
+    """Sort key of a data set: its position in tables."""
     return DATA_ORDER.index(data) if data in DATA_ORDER else len(DATA_ORDER)
 
 
@@ -220,16 +221,15 @@ def sort_by_method(rows: Sequence[RowT]) -> list[RowT]:
 
 
 def select(rows: Iterable[T], **wanted: Any) -> list[T]:
-    """Rows whose attributes have these values."""
+    """Rows whose attributes have the given values."""
     return [row for row in rows if all(getattr(row, k) == value for k, value in wanted.items())]
 
 
 def distinct(rows: Iterable[Any], attribute: str) -> list[Any]:
-    """Distinct values of an attribute, in order of appearance."""
+    """Distinct values of an attribute of the rows, in order of appearance."""
     return list(dict.fromkeys(getattr(row, attribute) for row in rows))
 
 
 def find(rows: Iterable[RowT], **wanted: Any) -> RowT | None:
-    """The row with most seeds among those whose attributes have these values, the last of several;
-    None if there is none."""
+    """The row with these attribute values and the most seeds (if several, the last), or None."""
     return max(reversed(select(rows, **wanted)), key=lambda row: len(row.seeds), default=None)

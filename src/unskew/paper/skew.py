@@ -1,4 +1,4 @@
-"""User-vector skew: the paper's lemmas, and the part removed by PFedCLR's calibration (Step 2)."""
+"""Tables and charts of user-vector skew, before and after PFedCLR's calibration (Step 2)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ ROUNDS, CLIENTS = 15, 100
 QUICK_CLIENTS = 20
 """Maximum number of clients measured in a quick run."""
 _STYLE_KEYS = {"af": "fedmf-af", "cf": "fedmf-cf", "clr": "pfedclr"}
-"""Method whose chart style a variant has."""
+"""Key of the chart style by variant: the paper's ablations AF and CF, and PFedCLR (CLR)."""
 _MEASURES = {
     "skew_of_pull": "skew a vector would meet",
     "left_of_pull": "skew left after Step 2",
 }
+"""Panel titles by the key of the measure in a result row. Step 2: PFedCLR's calibration."""
 
 
 def skew_tasks(plan: Plan) -> list[Task]:
-    """Tasks that audit the skew of every variant."""
+    """Tasks that measure the user-vector skew of every method variant."""
     rounds, clients = (QUICK_ROUNDS, QUICK_CLIENTS) if plan.quick else (ROUNDS, CLIENTS)
     return [
         _task(SkewSpec(name, source, protocol, rounds, clients, plan.seeds[0]))
@@ -38,7 +39,7 @@ def _task(spec: SkewSpec) -> Task:
 
 
 def skew_tables(results: Results) -> list[Table]:
-    """A table per data set and protocol, with sentences about PFedCLR and FedRefit."""
+    """Tables of skew by data set and protocol, with sentences about PFedCLR and FedRefit."""
     tables = []
     for (data, protocol), rows in results.by_pair("skew").items():
         notes = [
@@ -52,7 +53,7 @@ def skew_tables(results: Results) -> list[Table]:
 
 
 def skew_charts(results: Results) -> dict[str, Chart]:
-    """Charts of the skew before and after calibration (Step 2), round by round."""
+    """Charts of the skew by round, before and after PFedCLR's calibration (Step 2)."""
     charts = {}
     for (data, protocol), rows in results.by_pair("skew").items():
         panels = [

@@ -29,7 +29,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "FedMF w/ CF": ("pfedclr", {"buffer": "full"}),
     "FedMF w/ CLR": ("pfedclr", {}),
 }
-"""Method and settings by variant, weakest first according to the paper."""
+"""Method and settings by ablation variant, weakest first according to the paper. AF: adaptation of
+items by a full matrix; CF, CLR: calibration of users by a full or low-rank matrix."""
 STYLE_KEYS = {
     "FedMF": "fedmf",
     "FedMF w/ AF": "fedmf-af",
@@ -37,14 +38,12 @@ STYLE_KEYS = {
     "FedMF w/ CLR": "pfedclr",
 }
 """Key of each variant in ``published.toml`` and in chart styles."""
-RANKS = (1, 2, 4, 6, 8, 10, 12)
-"""Ranks r of the sweep."""
 BUFFER_RATES = (0.1, 0.01, 0.001, 0.0001, 0)
-"""Learning rates β of the low-rank matrices in the sweep."""
+"""Values in the sweep over the learning rate of PFedCLR's low-rank matrices."""
 
 
 def ablation_cells(plan: Plan) -> list[RunSpec]:
-    """Runs of every variant on every data set under every protocol."""
+    """Runs of every ablation variant on every data set under every protocol."""
     return [
         plan.cell(method, source, protocol, **settings)
         for source, protocol in plan.pairs()
@@ -53,14 +52,14 @@ def ablation_cells(plan: Plan) -> list[RunSpec]:
 
 
 def ablation_tables(results: Results) -> list[Table]:
-    """One table per protocol, a row per variant and a column per data set, on common seeds."""
+    """Ablation tables, one per protocol, over the seeds that all variants on a data set have."""
     kinds = list(VARIANTS.values())
     rows = [r for r in results.runs if (r.method, r.settings) in kinds and not r.noise]
     return table_per_protocol(_ablation_table, _on_common_seeds_by_data(rows))
 
 
 def _on_common_seeds_by_data(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Rows sorted by data set, on the seeds common to their data set and protocol."""
+    """Runs sorted by data set, with the seeds that all runs of a data set and protocol have."""
     pairs = dict.fromkeys((row.data, row.protocol) for row in rows)
     groups = [select(rows, data=data, protocol=protocol) for data, protocol in pairs]
     alike = [row for group in groups for row in on_common_seeds(group)]
@@ -73,7 +72,7 @@ def _ablation_table(rows: list[RunRow], protocol: str) -> Table:
         return find(rows, method=method, settings=settings, data=data)
 
     def figures(variant: str, data: str) -> Cell:
-        """HR@10 / NDCG@10, each followed by the paper's value under ``paper``."""
+        """Table cell of HR@10 / NDCG@10; under ``paper`` with the published values."""
         row = row_of(variant, data)
         printed = published.pair("ablation", STYLE_KEYS[variant], data)
         both = printed if printed and protocol == "paper" else (None, None)
@@ -84,7 +83,7 @@ def _ablation_table(rows: list[RunRow], protocol: str) -> Table:
         return Cell(" / ".join(cell.line for cell in cells), cells[0].value)
 
     def order(data: str) -> list[str]:
-        """A note on whether HR@10 orders the variants as in the paper; empty if one was not run."""
+        """A note on whether HR@10 orders variants as in the paper; empty if some were not run."""
         found = {variant: row for variant in VARIANTS if (row := row_of(variant, data))}
         if len(found) < len(VARIANTS):
             return []
@@ -116,7 +115,7 @@ class Sweep:
         return getattr(METHODS["pfedclr"].Config(), self.setting)
 
     def cells(self, plan: Plan) -> list[RunSpec]:
-        """One run per value; the default value's is the main table's run, without a setting."""
+        """One run per value. The default value is left unset, so its run is the main table's."""
         settings = [{self.setting: v} if v != self.default else {} for v in plan.grid(self.values)]
         return [
             plan.cell("pfedclr", source, protocol, **given)
@@ -125,11 +124,11 @@ class Sweep:
         ]
 
     def value(self, row: RunRow) -> Any:
-        """The setting's value in a run."""
+        """The value that the swept setting has in a run."""
         return row.settings.get(self.setting, self.default)
 
     def rows(self, results: Results) -> list[RunRow]:
-        """Rows sorted by value, of data sets and protocols with a run at a non-default value."""
+        """Runs sorted by swept value; data sets with runs at the default only are left out."""
         rows = [
             row
             for row in select(results.runs, method="pfedclr", noise=0.0)
@@ -140,7 +139,7 @@ class Sweep:
         return _on_common_seeds_by_data(rows)
 
     def tables(self, results: Results) -> list[Table]:
-        """One table per protocol, a row per data set and metric, a column per value."""
+        """Tables of metrics, one per protocol, with a column per value of the swept setting."""
         return table_per_protocol(self._table, self.rows(results))
 
     def _table(self, rows: list[RunRow], protocol: str) -> Table:
@@ -154,7 +153,7 @@ class Sweep:
         return Table.of(["data", "metric", *(f"{self.symbol} = {v:g}" for v in values)], lines)
 
     def charts(self, results: Results) -> dict[str, Chart]:
-        """A chart per protocol with a panel per data set; values are equally spaced."""
+        """Charts of metrics over the swept values, one per protocol; values are equally spaced."""
         title = f"PFedCLR by {self.x_label}, protocol {{protocol}}"
         return chart_per_protocol(self.name, title, self.rows(results), self._panels)
 
@@ -173,14 +172,16 @@ class Sweep:
 
 
 def _rank_overhead(row: RunRow) -> float:
-    """Megabytes of parameters on a client beyond FedMF's."""
+    """Megabytes of parameters on a client of a PFedCLR run beyond those of FedMF."""
     rank = int(row.settings.get("rank", METHODS["pfedclr"].Config().rank))
     ours = parameter_megabytes("pfedclr", row.users, row.items, rank)
     return ours[0] - parameter_megabytes("fedmf", row.users, row.items)[0]
 
 
-_RANK = Sweep("rank", "rank", "r", RANKS, "rank r", _rank_overhead)
+_RANK = Sweep("rank", "rank", "r", (1, 2, 4, 6, 8, 10, 12), "rank r", _rank_overhead)
+"""Sweep over the rank of PFedCLR's low-rank matrices."""
 _BETA = Sweep("beta", "buffer_rate", "β", BUFFER_RATES, "learning rate β of A and B")
+"""Sweep over the learning rate of PFedCLR's low-rank matrices A and B."""
 
 ABLATION = Exhibit(
     "ablation",

@@ -1,4 +1,4 @@
-"""Local differential privacy: clipping and noise on uploads, and what they guarantee."""
+"""Local differential privacy: clipping and noise on uploads, and the guarantee that they give."""
 
 from unskew.privacy._accounting import (
     DELTA,

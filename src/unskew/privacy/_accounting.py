@@ -1,7 +1,8 @@
 """Privacy accounting. Two epsilons that must not be confused:
 
-* the paper's epsilon, S_u / lambda with S_u = 2 p_u eta C, the sensitivity of the **aggregate** to
-  one client in one round. It does not bind a server that sees single uploads;
+* the paper's epsilon, S_u / lambda, lambda the noise scale. S_u = 2 p_u eta C is the sensitivity of
+  the **aggregate** to client u in one round: p_u its share, eta the learning rate, C the gradient
+  bound. It guarantees nothing against a server that sees individual uploads;
 * the guarantee of the local mechanism: two uploads clipped to norm C differ by at most 2C whatever
   the client's data, so noise of scale b gives each upload epsilon 2C / b, and the rounds of a
   client compose. Google's ``dp-accounting`` composes privacy loss distributions, which is tight up
@@ -26,7 +27,7 @@ from unskew.types import Int64, UnskewError
 DELTA = 1e-5
 """Default delta of an (epsilon, delta) guarantee."""
 MIN_LOSS_STEPS = 2000
-"""Minimum number of discretisation steps up to a mechanism's largest privacy loss."""
+"""Minimum number of discretisation steps from 0 to a mechanism's largest privacy loss."""
 FINEST_STEP, COARSEST_STEP = 1e-4, 1.0
 """Range of a discretisation step of the privacy loss. If a coarser one is needed (epsilon in the
 thousands), the simple bound is used."""
@@ -45,7 +46,7 @@ def sensitivity(mechanism: Mechanism, shape: Shape) -> float:
 
 
 def local_epsilon(kind: str, ratio: float, rounds: int, delta: float = DELTA) -> float:
-    """epsilon at ``delta`` of ``rounds`` uploads with noise ``ratio`` times their sensitivity."""
+    """epsilon (at ``delta``) of a client's ``rounds`` uploads; ``ratio`` is noise / sensitivity."""
     if rounds == 0:
         return 0.0
     if not 0 < ratio < math.inf:
@@ -67,7 +68,7 @@ def local_epsilon(kind: str, ratio: float, rounds: int, delta: float = DELTA) ->
 
 
 def calibrated_noise(wanted: LocalPrivacy, rounds: int) -> float:
-    """Smallest noise with which ``rounds`` uploads stay within the budget, by bisection."""
+    """Smallest noise that keeps a client's ``rounds`` uploads within the epsilon of ``wanted``."""
     assert wanted.epsilon is not None
     assert wanted.clip is not None
     apart = sensitivity(wanted.with_noise(1.0), Shape(1, 1, 0))
@@ -86,7 +87,7 @@ def calibrated_noise(wanted: LocalPrivacy, rounds: int) -> float:
 def sum_epsilon(
     mechanism: Mechanism, shape: Shape, clients: int, rounds: int, delta: float = DELTA
 ) -> float | None:
-    """epsilon of the sums under secure aggregation; None unless Gaussian noise and clipping.
+    """epsilon of the summed uploads under secure aggregation; None unless clipped and Gaussian.
 
     The noise of all clients adds up to sqrt(clients) times one client's, while the sensitivity to
     one client stays the same. Sums of Laplace noise are not Laplace.
@@ -100,7 +101,7 @@ def sum_epsilon(
 def compositions(
     cohorts: Sequence[Int64], rows: Sequence[Mapping[str, Any]], n_users: int
 ) -> Int64:
-    """Number of rounds in which each client has sent something."""
+    """Number of rounds in which each client has sent an upload."""
     counts = np.zeros(n_users, np.int64)
     for users, row in zip(cohorts, rows, strict=True):
         sent = row["ldp"]
@@ -112,7 +113,7 @@ def compositions(
 def privacy_report(
     asked: LocalPrivacy, mechanism: Mechanism, counts: Int64, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The privacy account of one seed as JSON: the mechanism, and both figures with a sentence."""
+    """Privacy of one seed's run, for JSON: mechanism, the paper's epsilon and local guarantee."""
     figures = [row["ldp"] for row in rows]
     # A method may send more in some rounds than in others: take the largest upload.
     shape = max((Shape(*f["shape"]) for f in figures), key=lambda shape: shape.entries)
@@ -133,8 +134,8 @@ def privacy_report(
 def _paper_epsilon(
     mechanism: Mechanism, shape: Shape, figures: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The paper's epsilon. Here the update itself is clipped, so S_u = 2 p_u C with C the bound on
-    its L1 norm (Laplace) or L2 norm (Gaussian)."""
+    """The paper's epsilon. Here the upload itself is clipped, so the sensitivity is 2 x the
+    client's share of the aggregate x the bound on its L1 (Laplace) or L2 norm (Gaussian)."""
     bound, source = sensitivity(mechanism, shape) / 2, "the clip"
     if mechanism.clip is None:
         norm = "largest_l1" if mechanism.kind == "laplace" else "largest_l2"
@@ -203,6 +204,6 @@ def _import_accountant() -> Any:
 
 
 def check_accountant(asked: LocalPrivacy) -> None:
-    """Raise an error before a run whose account needs a package that is not installed."""
+    """Raise an error if the privacy report will need ``dp-accounting`` and it is not installed."""
     if asked.clip is not None:
         _import_accountant()

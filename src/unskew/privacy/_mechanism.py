@@ -2,9 +2,9 @@
 
     Q_u' = Q_u + Laplace(0, lambda)            (the PFedCLR paper, section "Privacy analysis")
 
-An upload is a difference from a table the server knows (``Method.upload_base``), so noise on the
-difference is noise on Q_u. Every row of the item table gets noise, touched or not, because rows
-without noise would show which items a client has not trained; so does the dense part.
+Q_u is client u's item table. An upload is its difference from a table the server knows
+(``Method.upload_base``), so noise on the difference is noise on Q_u. Every row gets noise, because
+rows without it would show which items a client has not trained; so does the dense part.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from unskew.types import Bool, Cohort, Float64, Int64, UnskewError, Upload
 Kind = Literal["laplace", "gaussian"]
 Norm = Literal["l1", "l2", "row"]
 _KINDS = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
+"""Number in ``kernels.noise`` of each kind of noise."""
 _CLIPS = {"l1": CLIP_L1, "l2": CLIP_L2, "row": CLIP_ROWS}
+"""Number in ``kernels.noise`` of each norm that can be clipped."""
 
 
 class Shape(NamedTuple):
-    """Size of one client's upload: a table of items × width, and a dense part."""
+    """Shape of one client's upload: an item table of ``n_items`` x ``width``, and a dense part."""
 
     n_items: int
     width: int
@@ -63,7 +65,7 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class LocalPrivacy(Settings):
-    """Privacy settings of a run: the strength of noise, or a budget that determines it."""
+    """Privacy settings of a run: the noise strength, or an epsilon from which it is computed."""
 
     noise: float | None = None
     """The paper's lambda (for Gaussian noise its standard deviation)."""
@@ -103,18 +105,17 @@ class LocalPrivacy(Settings):
         return "gaussian" if self.clip is not None and self.norm == "l2" else "laplace"
 
     def with_noise(self, noise: float) -> Mechanism:
-        """The mechanism with noise of this strength."""
+        """The mechanism with these settings and the given noise strength."""
         return Mechanism(noise, self.noise_kind, self.clip, self.norm)
 
 
 class PrivateUploads:
-    """Clips uploads and adds noise before they leave; records data for the privacy account.
+    """Clips uploads and adds noise before devices send them; records data for the privacy report.
 
-    With a clip all clients have equal weight: the weight is the number of samples, has no noise and
-    would reveal how many items a client has. ``key`` replaces the run's seed in the random streams
-    of the noise. Anyone who knows the seed can repeat a simulation, but nobody may repeat a
-    device's noise, so in a deployment every device draws a secret key. ``withheld`` is true for
-    items whose rows are not sent.
+    With a clip all clients get equal weight: otherwise the weight, the number of samples, would
+    reveal how many items a client has. ``key`` replaces the run's seed in the random streams of the
+    noise: anyone who knows the seed can repeat a simulation, but nobody may repeat a device's
+    noise, so a deployed device draws a secret key. Rows of ``withheld`` items are not sent.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class PrivateUploads:
         return send_privately(upload, cohort.users, cohort.n_items, noise, norms)
 
     def round_figures(self) -> dict[str, Any]:
-        """The round's part of the privacy account as JSON; clears it for the next round."""
+        """Return and clear the round's upload count, norms and weights, for the privacy report."""
         users, weights, l1, l2 = map(np.concatenate, zip(*self._sent, strict=True))
         self._sent.clear()
         sent = weights > 0

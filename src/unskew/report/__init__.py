@@ -1,4 +1,4 @@
-"""Tables, charts and the HTML report: values in, text out. Trains nothing, fetches nothing."""
+"""Tables, charts and the HTML report on finished runs, without training or network access."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Charts as data, drawn by matplotlib as SVG: a whole file, or inline for a page.
 
-The same chart gives the same bytes. Methods differ by dash and marker as well as by colour.
+Drawing a chart twice gives identical bytes. Methods differ by dash, marker and colour.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Series(NamedTuple):
 
     @property
     def style(self) -> Style:
-        """Colour, dash and marker."""
+        """Colour, dash and marker of the series."""
         return style_of(self.key, self.variant)
 
 
 class Panel(NamedTuple):
-    """One pair of axes. Without ``x_label`` it is a picture: no ticks, no grid."""
+    """One pair of axes and its series. Without ``x_label`` it has no ticks and no grid."""
 
     title: str
     x_label: str
@@ -60,7 +60,7 @@ class Panel(NamedTuple):
 
     @property
     def all_series(self) -> tuple[Series, ...]:
-        """The series, and the bars if there are any."""
+        """The panel's series, with the bars on the right axis if there are any."""
         return (*self.series, *([self.right] if self.right else []))
 
     def x_text(self, x: float) -> str:
@@ -83,29 +83,31 @@ MAX_BUBBLE_AREA = 1200.0
 MAX_MARKERS_PER_LINE = 8
 """Approximate maximum number of markers on a line with many points."""
 MAX_POINTS_ALL_MARKED = 16
-"""Maximum number of points of a line that has a marker at every point."""
+"""Lines with at most this many points have a marker at every point."""
 MAX_LABEL_WIDTH = 36
 """Maximum characters in a line of an axis label; longer labels are wrapped."""
 MAX_NOTE_WIDTH = 24
-"""Maximum characters of a point's note; the rest is cut."""
+"""Maximum characters of a point's note; longer notes are shortened."""
 MAX_SERIES_WITH_NOTES = 4
-"""Maximum number of series in a panel with notes; more notes would overlap."""
+"""Maximum number of series in a panel whose points have notes; more would overlap."""
 _POINT_AREAS = {"other": 8.0, "interacted": 16.0, "user": 160.0, "best": 120.0}
-"""Areas of points with a special key, in square pixels; others have 30."""
+"""Areas of points in square pixels by the key of their series; 30 for other keys."""
 _INK, _GRID, _BACK = "#010203", "#040506", "#070809"
 """Placeholder colours of text, grid lines and background, replaced in the finished SVG."""
 _FILE_COLOURS = {_INK: "#1b1d21", _GRID: "#d9dbdf", _BACK: "#ffffff"}
+"""Final colours of text, grid and background in an SVG file, by placeholder colour."""
 _SVG_NOISE = re.compile(
     r'<defs>\s*<clipPath.*?</defs>| clip-path="[^"]*"| id="(?!m[0-9a-f]{10}")[^"]*"'
     r'| transform="rotate\(-0 [^"]*"|font-family: [^;]*; |^\s+',
     re.DOTALL | re.MULTILINE,
 )
-"""Parts of matplotlib's SVG that are removed: clip paths, fonts, ids other than markers'."""
+"""Parts that are removed from matplotlib's SVG: clip paths, fonts, ids other than markers'."""
 _PAGE_COLOURS = {_INK: "currentColor", _GRID: "var(--grid)", _BACK: "var(--card)"}
+"""Final CSS colours of text, grid and background within a page, by placeholder colour."""
 
 
 def draw_svg(chart: Chart) -> str:
-    """Draw a chart as an SVG file on white, with title and legend."""
+    """The text of an SVG file of a chart on a white background, with title and legend."""
     across = min(chart.columns, len(chart.panels))
     down = -(-len(chart.panels) // across)
     # Room above for the title and below for rows of three legend entries per column.
@@ -116,10 +118,8 @@ def draw_svg(chart: Chart) -> str:
 
 
 def draw_inline(panel: Panel, key: str) -> str:
-    """Draw one panel as inline SVG in the colours of its page, without heading and legend.
-
-    ``key`` is the id of the chart within the page.
-    """
+    """Inline SVG of one panel in the colours of the HTML page, without heading and legend. ``key``
+    is the id of the chart within the page."""
     chart = Chart(panel.title, (panel,))
     return _draw(chart, 1, 1, (PANEL_WIDTH, PANEL_HEIGHT), key, bare=True)
 
@@ -127,8 +127,8 @@ def draw_inline(panel: Panel, key: str) -> str:
 def _draw(
     chart: Chart, across: int, down: int, size: tuple[int, int], key: str, bare: bool = False
 ) -> str:
-    """Draw an SVG reduced to shapes and text, with a title and description for screen readers.
-    ``bare``: in the colours of its page, without heading, legend and background."""
+    """SVG of a chart, with a title and description for screen readers. If ``bare``, it has the
+    colours of the HTML page and no heading, legend and background."""
     from matplotlib import style
     from matplotlib.figure import Figure
 
@@ -184,7 +184,7 @@ def _draw(
 
 
 def _draw_panel(axis: Any, panel: Panel, bare: bool) -> dict[str, Any]:
-    """Draw a panel and return its legend: matplotlib's artists by label."""
+    """Draw a panel with matplotlib and return its legend handles by label."""
     axis.set_xlabel(textwrap.fill(panel.x_label, MAX_LABEL_WIDTH))
     if bare:
         axis.set_title(panel.y_label, loc="left")
@@ -226,7 +226,7 @@ def _draw_panel(axis: Any, panel: Panel, bare: bool) -> dict[str, Any]:
 
 
 def _draw_series(axis: Any, series: Series, at: int) -> Any:
-    """Draw a series (number ``at`` of its panel) and return its legend handle."""
+    """Draw series number ``at`` of a panel with matplotlib and return its legend handle."""
     style, marker = series.style, series.style.marker
     face = _BACK if style.hollow else style.colour
     if series.kind == "points":
@@ -267,13 +267,13 @@ def _draw_series(axis: Any, series: Series, at: int) -> Any:
 
 
 def _round_coordinates(attribute: str) -> str:
-    """Round coordinates to one decimal and remove line breaks."""
+    """Round the coordinates in an SVG attribute to one decimal and remove line breaks."""
     rounded = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}", attribute)
     return rounded.replace("\n", "")
 
 
 def _description(chart: Chart) -> str:
-    """The first and last point of every series in words."""
+    """A chart in words, for screen readers: the first and the last point of every series."""
     said = []
     for panel in chart.panels:
         for series in panel.series if panel.x_label or panel.names else ():
@@ -285,10 +285,8 @@ def _description(chart: Chart) -> str:
 
 
 def figure_html(panel: Panel, key: str, heading: str = "", note: str = "") -> str:
-    """A panel as an HTML figure: heading, legend, chart, note, and its values as a table.
-
-    ``key`` is the figure's id within the page; ``heading`` and ``note`` are Markdown text.
-    """
+    """A panel as an HTML figure: heading, legend, chart, note, and its values as a table. ``key``
+    is the figure's id within the page; ``heading`` and ``note`` are Markdown text."""
     legend = "".join(
         f"<li>{swatch(series.style, series.kind != 'points')}"
         f'<span class="name">{escape(series.label)}</span></li>'
@@ -304,12 +302,12 @@ def figure_html(panel: Panel, key: str, heading: str = "", note: str = "") -> st
 
 
 def figures_html(figures: Sequence[str]) -> str:
-    """Lay out figures side by side, as many as the screen's width allows."""
+    """HTML that puts figures side by side, as many as the screen's width allows."""
     return f'<div class="panels">{"".join(figures)}</div>' if figures else ""
 
 
 def _values_table(panel: Panel) -> Table:
-    """A panel's values as a table: a row per x and a column per line, or a row per point."""
+    """A panel's values as a table: a row per x and a column per series, or a row per point."""
     series = panel.all_series
     largest = max((abs(y) for one in series for y in one.y), default=0.0)
     places = ".4f" if largest < 10 else ".4g"
@@ -335,7 +333,7 @@ def _values_table(panel: Panel) -> Table:
 
 
 def _point_note(series: Series, at: int) -> str:
-    """The note of a point, or its area as a share of the largest."""
+    """The note of a point, or for a bubble its area as a percentage of the largest."""
     if series.sizes:
         return f"{series.sizes[at]:.0%} of the largest area"
     return series.notes[at] if series.notes else MISSING

@@ -13,17 +13,18 @@ from unskew.report.palette import swatch
 from unskew.report.table import Cell, Column, Table, to_html
 
 MAX_LINES_WITH_BANDS = 4
-"""Maximum number of lines in a chart that shows bands over seeds; more would overlap."""
+"""Maximum number of lines in a chart that shows the range over seeds as bands."""
 MAX_RUNS_WITH_ALL_PROTOCOLS = 12
-"""Maximum number of runs of a data set whose costs are shown under all protocols."""
+"""Cost charts of data sets with more runs than this show one protocol only."""
 METRICS = {"HR@10": "hr@10", "NDCG@10": "ndcg@10"}
+"""Keys of metrics in results, by their column head in tables."""
 Published = Mapping[tuple[str, str], tuple[float, float]]
 """HR@10 and NDCG@10 as a paper prints them, by method and data set."""
 
 
 class Pair(NamedTuple):
-    """Two runs that differ only in the protocol, compared by their metrics among 99 sampled
-    candidates, which every protocol has."""
+    """Two runs that differ only in the protocol (``leak-free``, ``paper``). They are compared by
+    metrics among 99 sampled candidates, which every protocol has."""
 
     free: Entry
     paper: Entry
@@ -36,7 +37,7 @@ class Pair(NamedTuple):
 
 
 def find_pairs(entries: Sequence[Entry]) -> list[Pair]:
-    """Pairs of runs that differ only in protocol (``paper``, ``leak-free``), largest drop first."""
+    """Pairs of otherwise equal runs under ``paper`` and ``leak-free``, largest drop first."""
 
     def setup(entry: Entry) -> tuple[object, ...]:
         result = entry.result
@@ -52,7 +53,7 @@ def find_pairs(entries: Sequence[Entry]) -> list[Pair]:
 
 
 def side_by_side(entries: Sequence[Entry], published: Published) -> str:
-    """Compare the two protocols: a chart per data set with such pairs, then their tables."""
+    """HTML that compares the protocols ``paper`` and ``leak-free``: charts, then tables."""
     charts, tables = [], []
     for number, (data, of_data) in enumerate(group_by(entries, "data").items(), 1):
         if pairs := find_pairs(of_data):
@@ -92,7 +93,7 @@ def _change_cell(drop: float) -> Cell:
 
 
 def _drop_panel(data: str, pairs: Sequence[Pair], published: Published) -> Panel:
-    """A panel with a line per method: published NDCG@10, ours under ``paper`` and ``leak-free``."""
+    """Panel with a line per method: NDCG@10 published, under ``paper``, under ``leak-free``."""
     names = ["paper prints", f"{LEAKY}, here", LEAK_FREE]
     if not any((pair.free.result.method, data) in published for pair in pairs):
         del names[0]
@@ -109,7 +110,7 @@ def _drop_panel(data: str, pairs: Sequence[Pair], published: Published) -> Panel
 
 
 def runs_table(entries: Sequence[Entry]) -> str:
-    """A table of all runs with metrics and costs; the best per data set and protocol in bold."""
+    """HTML table of all runs' metrics and costs; the best per data set and protocol in bold."""
     words = ("Method", "Data", "Protocol", "What is ranked")
     parts = ("Best validation round", "Last round", "Among 99 sampled")
     costs = ("Rounds", "Seconds per round", "KB up", "KB down")
@@ -152,7 +153,7 @@ def _best_entries(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def learning_curves(entries: Sequence[Entry]) -> str:
-    """A chart per data set and protocol; empty if no run recorded its rounds."""
+    """HTML charts of validation NDCG@10 by round, one per data set and protocol."""
     parts, number = [], 0
     for data, of_data in group_by([entry for entry in entries if entry.curves], "data").items():
         charts = []
@@ -175,7 +176,7 @@ def learning_curves(entries: Sequence[Entry]) -> str:
 
 
 def _curves_figure(entries: Sequence[Entry], key: str) -> str:
-    """Curves of one data set and protocol, as means over seeds."""
+    """HTML figure of the learning curves on one data set and protocol, as means over seeds."""
     result = entries[0].result
     several = any(len(entry.curves) > 1 for entry in entries)
     banded = several and len(entries) <= MAX_LINES_WITH_BANDS
@@ -201,7 +202,7 @@ def _curves_figure(entries: Sequence[Entry], key: str) -> str:
 
 
 def noise_charts(entries: Sequence[Entry]) -> str:
-    """Charts of NDCG@10 against noise strength, for methods run at several strengths."""
+    """HTML charts of NDCG@10 against noise strength, for methods run at several strengths."""
     charts: list[str] = []
     for data, of_data in group_by(entries, "data").items():
         for protocol, alike in group_by(of_data, "protocol").items():
@@ -226,7 +227,7 @@ def _costs(entry: Entry) -> dict[str, float | None]:
 
 
 def cost_bars(entries: Sequence[Entry]) -> str:
-    """Bar charts of time and traffic per data set."""
+    """HTML bar charts of seconds per round and kilobytes up and down, per data set."""
     parts = []
     for data, of_data in group_by(entries, "data").items():
         protocols = group_by(of_data, "protocol")

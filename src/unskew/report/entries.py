@@ -14,6 +14,7 @@ from unskew.runs import Result, Summary
 LEAKY, LEAK_FREE = "paper", "leak-free"
 """The protocol under which training can identify the held-out item, and the one that stops it."""
 _PROTOCOL_ORDER = (LEAK_FREE, "time")
+"""Protocols that the report lists first; ``paper`` comes last."""
 
 
 class FinishedRun(NamedTuple):
@@ -26,7 +27,7 @@ class FinishedRun(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One run with the label and style it has on the whole page."""
+    """One run, with the label and style by which the whole report shows it."""
 
     result: Result
     curves: Sequence[Sequence[float]]
@@ -55,7 +56,7 @@ class Entry:
 
 
 def read_entries(runs: Sequence[FinishedRun]) -> list[Entry]:
-    """Runs in the report's order: by data set, leak-free protocols before ``paper``, best first."""
+    """Entries of runs, sorted by data set, protocol (``paper`` last) and falling NDCG@10."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, (result, _) in enumerate(runs):
         key = result.method, result.data, result.protocol
@@ -69,7 +70,7 @@ def read_entries(runs: Sequence[FinishedRun]) -> list[Entry]:
 
 
 def group_by(entries: Iterable[Entry], field: str) -> dict[str, list[Entry]]:
-    """Group entries by a field of their result such as data or protocol; keeps their order."""
+    """Group runs by a field of their results such as data or protocol; keeps their order."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(getattr(entry.result, field), []).append(entry)
@@ -77,7 +78,7 @@ def group_by(entries: Iterable[Entry], field: str) -> dict[str, list[Entry]]:
 
 
 def spread(metric: Summary) -> str:
-    """Format a mean, with its standard deviation if there are several seeds."""
+    """Format a metric's mean over seeds, with its standard deviation if there are several."""
     return Cell.over_seeds(metric).line.replace(" ", "\xa0")
 
 
@@ -92,17 +93,17 @@ def amount(value: float | None) -> str:
 
 
 def kilobytes(value: float | None) -> float | None:
-    """Bytes in thousands."""
+    """Convert bytes to kilobytes (thousands of bytes)."""
     return None if value is None else value / 1000
 
 
 def _settings(result: Result) -> Mapping[str, Any]:
-    """Settings of a run, and the strength of its noise if it added any."""
+    """Settings of a run, with the noise strength if uploads had noise."""
     return {**result.settings, **({"noise": f"{result.noise:g}"} if result.noise else {})}
 
 
 def _labels(method: str, settings: list[Mapping[str, Any]]) -> list[str]:
-    """Labels of a method's runs: its name, with the settings that differ if it has several."""
+    """Labels of a method's runs: its name, and the settings in which the runs differ."""
     keys = sorted({key for each in settings for key in each})
     differ = [key for key in keys if len({repr(each.get(key)) for each in settings}) > 1]
     names = []

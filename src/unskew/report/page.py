@@ -22,11 +22,13 @@ from unskew.report.summary import summarise
 from unskew.types import UnskewError
 
 TITLE = "Federated recommendation: the runs compared"
+"""Default title of the report."""
 NO_EXTRAS = Extras()
+"""Default input of ``render``: no sections beyond the comparison of runs."""
 
 
 class Section(NamedTuple):
-    """A section of the page; one without a body is left out."""
+    """A section of the HTML report; a section without a body is left out."""
 
     key: str
     title: str
@@ -35,10 +37,8 @@ class Section(NamedTuple):
 
 
 def render(runs: Sequence[FinishedRun], title: str = TITLE, extras: Extras = NO_EXTRAS) -> str:
-    """Write an HTML page on finished runs; ``extras`` are sections beyond the comparison of runs.
-
-    The same input always gives the same page.
-    """
+    """The HTML report on finished runs; the same input always gives the same text. ``extras`` is
+    the input of sections beyond the comparison of runs."""
     if not runs:
         raise UnskewError("There is no run to report on; give at least one finished run.")
     entries = read_entries(runs)

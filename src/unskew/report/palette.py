@@ -1,7 +1,7 @@
 """One colour, dash and marker per method, the same in every chart and table.
 
 Every colour has a contrast of at least 3:1 on white and 2.6:1 on the dark page, so one value serves
-both. The first eight differ under simulated red, green and blue blindness. Dash and marker
+both. The first eight colours differ under simulated red, green and blue blindness. Dash and marker
 distinguish methods without colour.
 """
 
@@ -33,8 +33,9 @@ _COLOURS = {
     "HR@10": "#0072b2",
     "NDCG@10": "#d55e00",
 }
-"""Colours of methods and measures. The order decides dashes and markers."""
+"""Colours of methods and metrics. A name's position here decides its dash and marker."""
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2 1 2 1 2")
+"""Dash patterns of lines: lengths of dashes and gaps in pixels; empty: solid."""
 _SHAPES = {
     "o": "M11.4 6a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0z",
     "s": "M11.4 2.4h7.2v7.2h-7.2z",
@@ -47,8 +48,9 @@ _SHAPES = {
     ">": "M19.2 6l-7.2-4.2v8.4z",
     "*": "M15 1l1.5 3.4 3.5.3-2.7 2.4.9 3.5-3.2-1.9-3.2 1.9.9-3.5-2.7-2.4 3.5-.3z",
 }
-"""matplotlib's markers as SVG paths for swatches."""
+"""SVG paths by matplotlib's marker name, for line samples in legends and tables."""
 _MARKERS = [marker for marker in _SHAPES if marker != "*"]
+"""Markers of methods; the star is reserved for users in embedding figures."""
 
 
 class Style(NamedTuple):
@@ -69,13 +71,13 @@ _FIXED = {
     "overhead": Style("#9aa0a8"),
     "best": Style("#b3261e", hollow=True),
 }
-"""Styles of keys that are no method: points of the embedding figures, bars, the best trial."""
+"""Styles of series that are not methods: items and users, bars, and ``unskew tune``'s best."""
 
 
 @cache
 def style_of(key: str, variant: int = 0) -> Style:
-    """Style of a method or another name. ``variant`` numbers further series of the same name, which
-    have the same colour and another dash, marker or fill."""
+    """Style of a method or other series name. ``variant`` numbers series of the same name, which
+    have the same colour but differ in dash, marker or fill."""
     if key in _FIXED:
         return _FIXED[key]
     names, colours = list(_COLOURS), list(_COLOURS.values())

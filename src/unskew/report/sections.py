@@ -17,13 +17,13 @@ from unskew.report.table import MISSING, Table, inline, to_html
 from unskew.runs import ClientView
 
 MAX_TITLES = 24
-"""Maximum number of history items shown at once; the rest is folded."""
+"""Maximum number of a client's training items shown at once; further items are collapsed."""
 MAX_UNFOLDED_RUNS = 12
-"""Maximum number of runs whose origins are listed; more are folded by data set."""
+"""Maximum number of runs whose commands and settings are listed ungrouped; else by data set."""
 
 
 class Client(NamedTuple):
-    """One client and what runs recommend to it."""
+    """One client, with its items and the recommendations of each run."""
 
     data: str
     why: str
@@ -33,7 +33,7 @@ class Client(NamedTuple):
 
 
 class Chapter(NamedTuple):
-    """Tables and charts under one heading, such as a table or figure of the paper, remade."""
+    """Tables and charts under one heading, such as a reproduced table or figure of the paper."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ class Chapter(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """Input of the sections beyond the comparison of runs; empty ones are left out."""
+    """Input of the report's sections beyond the comparison of runs; empty ones are left out."""
 
     published: Published = MappingProxyType({})
     client: Client | None = None
@@ -56,7 +56,7 @@ class Extras(NamedTuple):
 
 
 def chapters_html(chapters: Sequence[Chapter], folded: bool = False) -> str:
-    """Charts and tables of chapters; ``folded``: the tables open on demand."""
+    """HTML of chapters with charts and tables; if ``folded``, the tables are collapsed."""
     parts = []
     for chapter in chapters:
         key = f"table-{chapter.name}"
@@ -84,7 +84,7 @@ def chapters_html(chapters: Sequence[Chapter], folded: bool = False) -> str:
 
 
 def client_html(client: Client, entries: Sequence[Entry]) -> str:
-    """One client's items and the recommendations of each run, in the order of the page."""
+    """HTML of one client's items and of the recommendations that each run gives it."""
     first = next(iter(client.views.values()))
     boxes = "".join(
         _recommendations(first, client.views[entry.number], entry)
@@ -148,7 +148,7 @@ def _recommendations(first: ClientView, view: ClientView, entry: Entry) -> str:
 
 
 def provenance(entries: Sequence[Entry], commands: Sequence[str] = ()) -> str:
-    """Command, settings, versions and checksums of every run, folded."""
+    """HTML with command, settings, versions and checksums of every run, collapsed."""
     parts = [_run(entry) for entry in entries]
     if len(entries) > MAX_UNFOLDED_RUNS:
         parts = [

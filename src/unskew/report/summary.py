@@ -9,11 +9,11 @@ from unskew.report.comparison import Pair, find_pairs
 from unskew.report.entries import LEAKY, Entry, amount, group_by, kilobytes, spread
 
 MAX_NEGLIGIBLE_KB = 0.1
-"""Kilobytes sent up to which a method counts as sending nothing: it is central or local."""
+"""Kilobytes sent per client and round up to which a method counts as sending nothing."""
 
 
 def summarise(entries: Sequence[Entry]) -> list[str]:
-    """The sentences as HTML: one per data set, then the leak and the cost."""
+    """Summary sentences as HTML: on each data set's best run, on the leak, and on the cost."""
     # Entries are sorted, so the first of a data set is its best under an honest protocol.
     winners = [of_data[0] for of_data in group_by(entries, "data").values()]
     verdicts = [_verdict(winner, _rivals(entries, winner)) for winner in winners]
@@ -22,7 +22,7 @@ def summarise(entries: Sequence[Entry]) -> list[str]:
 
 
 def _rivals(entries: Sequence[Entry], entry: Entry) -> list[Entry]:
-    """Runs on the same data under the same protocol, best first."""
+    """Runs with the same data and protocol as ``entry``, itself included, best first."""
     same = group_by(entries, "data")[entry.result.data]
     return group_by(same, "protocol")[entry.result.protocol]
 
@@ -58,8 +58,8 @@ def _certainty(first: Entry, second: Entry) -> str:
 
 
 def _leak(entries: Sequence[Entry]) -> str:
-    """One sentence that compares ``paper`` with ``leak-free`` among the same candidates; "" without
-    runs under both. For each data set it cites the pair of runs with the largest drop."""
+    """One sentence that compares the protocols ``paper`` and ``leak-free`` by the pair of runs with
+    the largest drop on each data set; empty if there are no runs under both."""
     by_data = group_by(entries, "data").values()
     pairs = [pair for of_data in by_data for pair in find_pairs(of_data)[:1]]
     if not pairs:
@@ -87,7 +87,7 @@ def _both_figures(pair: Pair) -> str:
 
 
 def _cost(rivals: Sequence[Entry]) -> str:
-    """Time and traffic of the best run, and the run that sends least if it is another."""
+    """One sentence on the best run's time and traffic, and on the run that sends least."""
     best, result = rivals[0], rivals[0].result
     sent = [(kilobytes(entry.result.bytes_up) or 0.0, entry.label) for entry in rivals]
     least, label = min((one for one in sent if one[0] > MAX_NEGLIGIBLE_KB), default=sent[0])

@@ -15,7 +15,7 @@ MISSING = "–"
 """Text for a value that is missing or not a number."""
 
 MAX_ROWS_WITHOUT_SCROLLING = 24
-"""Maximum number of rows of an HTML table without its own scroll box."""
+"""Maximum number of rows of an HTML table without a vertical scroll bar."""
 
 
 class Cell(NamedTuple):
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
         published: float | None = None,
         bold: bool = False,
     ) -> Cell:
-        """A number with its standard deviation and, in brackets, the paper's value."""
+        """Cell of a number with its standard deviation and, in brackets, the published value."""
         notes = [f"± {std:.{digits}f}"] if std is not None and value is not None else []
         notes += [f"({published:.{digits}f})"] if published is not None else []
         text = MISSING if value is None else f"{value:.{digits}f}"
@@ -55,7 +55,7 @@ class Cell(NamedTuple):
 
     @classmethod
     def over_seeds(cls, metric: Summary, digits: int = 4, bold: bool = False) -> Cell:
-        """Mean of a metric, and its standard deviation if there are several seeds."""
+        """Cell of a metric's mean over seeds, with standard deviation if there are several."""
         std = metric.std if len(metric.values) > 1 else None
         return cls.number(metric.mean, digits, std, bold=bold)
 
@@ -76,7 +76,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns and rows, with title, paragraph, notes and caption."""
+    """A table: columns and rows, with title, paragraph, notes and caption."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -99,7 +99,7 @@ class Table(NamedTuple):
         notes: Sequence[str] = (),
         caption: str = "",
     ) -> Table:
-        """A table from plain values; a column given by name holds numbers if all its cells do."""
+        """Make a table of plain values. A column given by name is numeric if all its cells are."""
         cells = tuple(tuple(_as_cell(value) for value in row) for row in rows)
         heads = tuple(
             column if isinstance(column, Column) else Column(column, _kind(cells, at))
@@ -109,7 +109,7 @@ class Table(NamedTuple):
 
 
 def to_markdown(table: Table, heading: str = "###") -> str:
-    """Heading, paragraph, pipe table and notes; ``heading`` is the mark before the title."""
+    """A table as Markdown with title, paragraph and notes; ``heading`` is the title's prefix."""
 
     def line(texts: Sequence[str]) -> str:
         return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
@@ -125,10 +125,8 @@ def to_markdown(table: Table, heading: str = "###") -> str:
 
 
 def to_html(table: Table, key: str, classes: str = "") -> str:
-    """An HTML table with sortable columns, in a box that scrolls sideways on a narrow screen.
-
-    ``key`` is the id of the table within its page. The first column names the rows.
-    """
+    """A table as HTML with sortable columns, in a box that scrolls sideways on a narrow screen.
+    ``key`` is the id of the table within its page. The first column names the rows."""
     many = " many" if len(table.rows) > MAX_ROWS_WITHOUT_SCROLLING else ""
     title = f"<h4>{inline(table.title)}</h4>" if table.title else ""
     about = f'<p class="note">{inline(table.about)}</p>' if table.about else ""
@@ -148,7 +146,7 @@ def to_html(table: Table, key: str, classes: str = "") -> str:
 
 
 def inline(source: str) -> str:
-    """Convert Markdown's `code`, **bold** and link texts to HTML; everything else is escaped."""
+    """Convert Markdown's `code` and **bold** to HTML. Links become plain text; HTML is escaped."""
     html = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", escape(source))
     html = re.sub(r"`([^`]+)`", r"<code>\1</code>", html)
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", html)
@@ -170,7 +168,7 @@ def _kind(rows: Sequence[Sequence[Cell]], at: int) -> Literal["text", "number"]:
 
 
 def _html_head(columns: Sequence[Column]) -> str:
-    """Column heads with sort buttons, below the names of column groups if there are any."""
+    """HTML of column heads with sort buttons, below the names of column groups if any."""
     spans = [(name, len(list(same))) for name, same in groupby(columns, lambda c: c.group)]
     widths = "".join(f'<colgroup span="{width}"></colgroup>' for _, width in spans)
     groups = "".join(

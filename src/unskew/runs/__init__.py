@@ -1,4 +1,4 @@
-"""Runs: specify, train, save, reopen, compare, tune and recommend."""
+"""Runs (a method trained for some seeds): specify, train, save, reopen, compare, recommend."""
 
 from unskew.engine import Recommender
 from unskew.runs.results import Result, SeedOutcome, Summary, peak_memory_mb, summaries, summarise

@@ -19,7 +19,7 @@ from unskew.types import Float64, Split, UnskewError
 
 @dataclass(frozen=True)
 class SeedOutcome:
-    """Results of one seed. ``best`` is the round with the best validation NDCG@10."""
+    """Results of one seed: metrics at the last round and at the best (by validation NDCG@10)."""
 
     seed: int
     best_round: int
@@ -35,7 +35,7 @@ class SeedOutcome:
 
 
 def seed_outcome(seed: int, state: State, split: Split) -> SeedOutcome:
-    """Collect the results of a trained seed."""
+    """Collect the metrics and the model checksum of one trained seed."""
     boards = {"best": state.best_scoreboard, "last": state.scoreboard}
     means = {}
     for name, board in boards.items():
@@ -62,7 +62,7 @@ def seed_outcome(seed: int, state: State, split: Split) -> SeedOutcome:
 
 @dataclass(frozen=True)
 class Summary:
-    """A metric over seeds: mean, standard deviation (0 for a single seed) and the values."""
+    """One metric over seeds: mean, standard deviation (0 for a single seed) and value per seed."""
 
     mean: float
     std: float
@@ -79,12 +79,12 @@ Summaries = Mapping[str, Summary]
 
 
 def summaries(seeds: Sequence[Mapping[str, float]]) -> dict[str, Summary]:
-    """Summarise every metric over seeds."""
+    """Mean, standard deviation and values over seeds of every metric."""
     return {metric: Summary.over([seed[metric] for seed in seeds]) for metric in seeds[0]}
 
 
 def summarise(seeds: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
-    """Summarise every metric over seeds, as JSON."""
+    """Mean, standard deviation and values over seeds of every metric, as JSON objects."""
     return {metric: dataclasses.asdict(one) for metric, one in summaries(seeds).items()}
 
 
@@ -129,17 +129,17 @@ class Result:
 
     @property
     def noise(self) -> float:
-        """Strength of the noise added to uploads; 0: none."""
+        """Scale of the noise that devices add to uploads; 0 if they add none."""
         return float(self.privacy["noise"]) if self.privacy else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON object; fields without a value are left out unless in ``_NULLABLE``."""
+        """Convert to a JSON object. Fields that are None are left out unless in ``_NULLABLE``."""
         values = dataclasses.asdict(self).items()
         return {name: value for name, value in values if value is not None or name in _NULLABLE}
 
     @staticmethod
     def from_json(values: Mapping[str, Any], where: object) -> Result:
-        """Read a JSON object; ``where`` names its file in errors."""
+        """Build a result from a JSON object; ``where`` names its file in error messages."""
         read = dict(values)
         try:
             for name in _SUMMARIES & read.keys():
@@ -152,19 +152,20 @@ class Result:
 
 
 _SUMMARIES = frozenset({"metrics", "last_round", "sampled99", "sampled99_last_round"})
+"""Fields of ``Result`` that hold a ``Summary`` for each metric."""
 _NULLABLE = frozenset({"run_dir", "peak_rss_mb"})
-"""Fields that are written as null if they have no value."""
+"""Fields of ``Result`` that are written as null if they have no value."""
 
 
 def bytes_per_client(outcomes: Sequence[SeedOutcome], field: str) -> float:
-    """Bytes per participating client and round, averaged over rounds and seeds."""
+    """Mean bytes per participating client and round; ``field``: "bytes_up" or "bytes_down"."""
     rows = [row for outcome in outcomes for row in outcome.rows]
     total, clients = (sum(row[name] for row in rows) for name in (field, "clients"))
     return float(total / clients)
 
 
 def combined_checksum(checksums: Sequence[str]) -> str:
-    """One checksum for a run: that of its only seed, or a checksum over all seeds' in order."""
+    """One checksum for a run: its only seed's, or a checksum of all seeds' checksums in order."""
     if len(checksums) == 1:
         return checksums[0]
     return hashlib.sha256("".join(checksums).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Train a run specification: every seed, with checkpoints in a folder or only in memory."""
+"""Train a run, one model per seed, with checkpoints in a folder or only in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OnRound = Callable[[int, dict[str, Any], int], None]
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: specification, results, and models that are ready to recommend."""
+    """A finished run: its specification, its results, and its models, ready to recommend."""
 
     spec: RunSpec
     split: Split
@@ -66,7 +66,7 @@ class Run:
         return {name: summary.mean for name, summary in best.items()}
 
     def result(self) -> Result:
-        """Results over all seeds."""
+        """Results of the run, summarised over all seeds."""
         outcomes, spec = self.outcomes, self.spec
         checksums = [outcome.model_sha256 for outcome in outcomes]
         privacy = None
@@ -107,7 +107,7 @@ class Run:
         return self.result().to_json()
 
     def recommender(self, seed: int | None = None) -> Recommender:
-        """The model of the best round of a seed (default: the first), ready to recommend."""
+        """The model of the best round of a seed (default: the first seed), ready to recommend."""
         chosen = self.spec.seeds[0] if seed is None else seed
         if self.folder is not None and chosen not in self.recommenders:
             federation = Federation(self.spec.build(), self.split, chosen)
@@ -129,11 +129,11 @@ def run(
     command: str = "",
     chunk: int = MAX_CHUNK_CLIENTS,
 ) -> Run:
-    """Train and evaluate every seed. ``out`` becomes a run folder with checkpoints.
+    """Train and evaluate every seed. With ``out``, save results and checkpoints in this folder.
 
-    With ``resume``, continue the run in ``out``; the result has the same bits as that of a run
-    that was never stopped. ``command`` is recorded in the result, ``chunk`` is the number of
-    clients trained at a time.
+    With ``resume``, continue the run in ``out``. The result is bit-identical to that of a run that
+    was never stopped. ``command`` is recorded in the result; ``chunk`` is the number of clients
+    trained at a time.
     """
     split = prepare(interactions, spec.protocol)
     if out is not None:
@@ -183,10 +183,10 @@ def _train(
 
 
 def noise_mechanism(spec: RunSpec, split: Split) -> Mechanism | None:
-    """The noise mechanism of a private run; None if uploads are sent unchanged.
+    """Noise and clipping that a private run applies to uploads; None if uploads are sent unchanged.
 
-    A budget covers the client that takes part most often in any seed. Participation depends on the
-    seed alone, never on the data.
+    A privacy budget determines the noise; it holds even for the client that takes part most often
+    in any seed. Participation depends on the seed alone, never on the data.
     """
     if spec.ldp is None:
         return None
@@ -204,7 +204,7 @@ def noise_mechanism(spec: RunSpec, split: Split) -> Mechanism | None:
 def private_uploads(
     spec: RunSpec, split: Split, mechanism: Mechanism | None
 ) -> PrivateUploads | None:
-    """The transform that devices apply to their uploads; None if uploads are sent unchanged."""
+    """The function that clips uploads and adds noise; None if uploads are sent unchanged."""
     if spec.ldp is None or mechanism is None:
         return None
     withheld = None
@@ -217,7 +217,7 @@ def private_uploads(
 def privacy_account(
     spec: RunSpec, mechanism: Mechanism, federation: Federation, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The privacy account of a trained federation, from the rows of its rounds."""
+    """Privacy guarantees of one trained seed, as JSON, computed from the records of its rounds."""
     assert spec.ldp is not None
     cohorts = [federation.cohort_of(row["round"]) for row in rows]
     counts = compositions(cohorts, rows, federation.split.n_users)

@@ -27,13 +27,12 @@ from unskew.runs.spec import RunSpec
 from unskew.types import Ragged, Split, UnskewError
 
 RUN_FORMAT, RESULT_FORMAT, VERSION = "unskew-run", "unskew-result", 1
-VIEW_ITEMS = 10
-"""Number of recommendations in a client's view."""
+"""Format names of ``run.json`` and ``result.json``, and the format version of both."""
 
 
 def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: str) -> None:
-    """Write the first files of a run folder. Refuse a folder that holds another run, or other data
-    than the run to be resumed."""
+    """Write the specification, labels and item lists of a run to its folder. Raises an UnskewError
+    if the folder already holds a run, or, with ``resume``, if that run had other data."""
     checksum = _split_checksum(split)
     if (out / "run.json").exists():
         if not resume:
@@ -59,7 +58,7 @@ def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: s
 
 
 def _split_checksum(split: Split) -> str:
-    """SHA-256 of labels, training items in their order, and held-out items."""
+    """SHA-256 of a data split: user and item labels, training items in order, held-out items."""
     digest = hashlib.sha256()
     for labels in (split.user_ids, split.item_ids):
         digest.update(json.dumps(list(labels)).encode())
@@ -70,7 +69,7 @@ def _split_checksum(split: Split) -> str:
 
 
 def write_user_metrics(folder: Path, split: Split, outcome: SeedOutcome) -> None:
-    """Write a seed's metrics of every user, for paired tests."""
+    """Write every user's metrics for one seed; they are needed for paired tests."""
     users = list(split.user_ids)
     frames = [
         pl.DataFrame({"user": users, **values, "round": round, "ranking": ranking})
@@ -113,13 +112,13 @@ def read_result(folder: Path) -> Result:
 
 
 def read_rounds(folder: Path) -> dict[int, list[dict[str, Any]]]:
-    """Read one row per round, by seed."""
+    """Read the records of all rounds (losses, metrics, seconds, bytes), by seed."""
     spec, _ = read_spec(folder)
     return {seed: read_json_lines(folder / f"seed-{seed}" / "rounds.jsonl") for seed in spec.seeds}
 
 
 def read_users(folder: Path, round: str = "best", ranking: str | None = None) -> pl.DataFrame:
-    """Read the metrics of every user, averaged over seeds; default: the protocol's main ranking."""
+    """Read every user's metrics at the "best" or "last" round, averaged over seeds."""
     spec, _ = read_spec(folder)
     paths = [folder / f"seed-{seed}" / "users.parquet" for seed in spec.seeds]
     frames = [_read_frame(path, "user", "round", "ranking") for path in paths]
@@ -144,7 +143,7 @@ def open_recommender(folder: Path, seed: int | None = None) -> Recommender:
 
 
 def load_recommender(folder: Path, federation: Federation) -> Recommender:
-    """Load the model of the best validation round of a federation saved in ``folder``."""
+    """Load the model of the best validation round, for one seed of the run in ``folder``."""
     state = Checkpoints(folder / f"seed-{federation.seed}" / "state").load(federation)
     if state is None:
         raise UnskewError(
@@ -154,7 +153,7 @@ def load_recommender(folder: Path, federation: Federation) -> Recommender:
 
 
 def _read_split(folder: Path, spec: RunSpec) -> Split:
-    """Read the parts of a saved run's split that recommending needs."""
+    """Read the labels, titles and item lists of a saved run, which suffice to recommend."""
     items = _read_frame(folder / "items.parquet", "item", "title")
     users = _read_frame(folder / "users.parquet", "user", "seen", "validation", "test")
     seen, validation, test = (_ragged(users[part]) for part in ("seen", "validation", "test"))
@@ -181,7 +180,7 @@ def _ragged(lists: pl.Series) -> Ragged:
 
 
 def _read_frame(path: Path, *columns: str) -> pl.DataFrame:
-    """Read a table of a run folder that must have these columns."""
+    """Read a Parquet file; raises an UnskewError if it is damaged or lacks a column."""
     try:
         frame = pl.read_parquet(path, glob=False, hive_partitioning=False)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -203,7 +202,7 @@ class ClientView(NamedTuple):
     test: list[tuple[str, int]]
     """Held-out items and their ranks."""
     top: list[tuple[str, str]]
-    """The ``VIEW_ITEMS`` best: title, and "test" or "validation" if the item was held out."""
+    """The 10 best unseen items: title, and "test" or "validation" if the item was held out."""
     among: int
     """Number of items among which held-out items are ranked."""
 
@@ -211,8 +210,8 @@ class ClientView(NamedTuple):
 def client_view(folder: Path, user: str | None = None) -> ClientView | None:
     """A client's items and recommendations, by the model of the run's first seed.
 
-    Without ``user``, the client has the median number of training items. None if the run has no
-    model yet, or no such user.
+    ``user`` is a label (default: a user with the median number of training items). Returns None if
+    the run has no model yet, or no such user.
     """
     spec, _ = read_spec(folder)
     if not (folder / f"seed-{spec.seeds[0]}" / "state" / "current.json").exists():
@@ -234,7 +233,7 @@ def client_view(folder: Path, user: str | None = None) -> ClientView | None:
         sorted(titles[item] for item in split.seen.of(number)),
         [titles[item] for item in validation],
         [(titles[i], rank[split.item_ids[i]]) for i in test if split.item_ids[i] in rank],
-        [(found["title"], held_out.get(found["item"], "")) for found in ranked[:VIEW_ITEMS]],
+        [(found["title"], held_out.get(found["item"], "")) for found in ranked[:10]],
         len(ranked),
     )
 
@@ -249,7 +248,7 @@ class ComparedRun(NamedTuple):
     """The test's p-value, corrected for the number of runs (Holm)."""
 
     def to_json(self, metric: str) -> dict[str, Any]:
-        """The run's results and its test on ``metric``."""
+        """Convert to a JSON object: the run's main metrics, and its test on ``metric``."""
         figures = {name: self.result.metrics.get(name) for name in ("hr@10", "ndcg@10", metric)}
         row: dict[str, Any] = {
             "run": str(self.folder),
@@ -272,7 +271,7 @@ class ComparedRun(NamedTuple):
 
 
 def compare_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
-    """Test ``metric`` of every run against the first run's, paired over users."""
+    """Compare ``metric`` of every run with that of the first run, by paired tests over users."""
     results = [read_result(folder) for folder in folders]
     users = [read_users(folder) for folder in folders]
     if metric not in users[0].columns:
@@ -291,7 +290,7 @@ def compare_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
 
 
 def _check_comparable(first: Path, result: Result, other: Path, other_result: Result) -> None:
-    """Raise an error unless the runs share held-out items and candidates."""
+    """Raise an UnskewError unless both runs have the same held-out items and candidates."""
     for key in ("protocol", "ranking"):
         theirs, ours = getattr(other_result, key), getattr(result, key)
         if theirs != ours:

@@ -65,11 +65,11 @@ class RunSpec(Settings):
             check_accountant(self.ldp)
 
     def build(self) -> Method:
-        """A new method with these settings."""
+        """Create the method with the settings of this run."""
         return create(self.method, **self.settings)
 
     def load(self, data_dir: Path | None = None, progress: Any = None) -> Interactions:
-        """Load the interactions; ``progress`` is called with bytes done and total of a download."""
+        """Load the data. ``progress`` is called with the bytes downloaded and their total."""
         return load(
             self.data,
             data_dir=data_dir,
@@ -81,12 +81,12 @@ class RunSpec(Settings):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON, as ``run.json`` holds it."""
+        """Convert to a JSON object, as stored in ``run.json``."""
         return dataclasses.asdict(self) | {"seeds": list(self.seeds)}
 
     @staticmethod
     def from_mapping(values: Mapping[str, Any]) -> RunSpec:
-        """Read a specification from TOML or JSON values."""
+        """Build a specification from values read from a TOML or JSON file."""
         parsed = _parse(values)
         ldp = parsed.get("ldp")
         return RunSpec(**parsed | {"ldp": None if ldp is None else LocalPrivacy(**ldp)})
@@ -97,7 +97,7 @@ def _parse(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read the values of a config file, converted to the types of a specification."""
+    """Read a TOML config file; values are converted to the types of the fields of ``RunSpec``."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 """Search the settings of a method for the best validation NDCG@10, with Optuna.
 
-A search is a folder. ``trials.jsonl`` has a header that says what is searched, then one line per
-finished trial. To resume, the lines are added to a fresh study. The sampler of every trial is
-seeded by the search's seed and the trial's number, so a resumed search finds what an uninterrupted
-one finds. Test metrics are neither read nor kept.
+A search is stored in a folder. The first line of ``trials.jsonl`` describes the search; then there
+is one line per finished trial. To resume, the finished trials are added to a new Optuna study. The
+sampler of every trial is seeded by the search's seed and the trial's number, so a resumed search
+gives the same result as an uninterrupted one. Test metrics are neither read nor stored.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from unskew.runs.spec import RunSpec
 from unskew.types import Interactions, Split, UnskewError
 
 FORMAT, VERSION = "unskew-tune", 1
+"""Name and version of the format of ``trials.jsonl``."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """Range of a setting: one of ``choices``, or a number from ``low`` to ``high``."""
+    """Search range of one setting: one of ``choices``, or a number from ``low`` to ``high``."""
 
     low: float = 0.0
     high: float = 0.0
@@ -80,7 +81,7 @@ OVERRIDES: dict[str, dict[str, Dimension | None]] = {
     "gpfedrec": {"threshold": Dimension(0.5, 2)},
     "lightgcn": {"layers": Dimension(1, 4, whole=True), "batches": None},
 }
-"""Dimensions in place of the default ones, by method ("": all methods); None: not searched."""
+"""Search ranges that replace the default ones, by method ("": all methods); None: not searched."""
 
 
 def default_space(method: str) -> Space:
@@ -110,7 +111,7 @@ def _dimension_by_type(kind: Any, default: Any) -> Dimension | None:
 
 
 def parse_space(method: str, text: str) -> Space:
-    """Parse ``rank=2:16,learning_rate=0.001:0.1,dim=8|16|32``.
+    """Parse a search space such as ``rank=2:16,learning_rate=0.001:0.1,dim=8|16|32``.
 
     A range over a factor of ten or more is searched on a logarithmic scale.
     """
@@ -135,7 +136,7 @@ def parse_space(method: str, text: str) -> Space:
 
 
 class Trial(NamedTuple):
-    """A trial's settings, with the validation NDCG@10 of their best round or an error message."""
+    """One trial: its settings, and the validation NDCG@10 of its best round or an error message."""
 
     number: int
     settings: dict[str, Any]
@@ -147,14 +148,14 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Search:
-    """A run and the space of its settings; settings outside ``space`` stay as in ``spec``."""
+    """The run to tune and the search range of each setting; other settings stay as in ``spec``."""
 
     spec: RunSpec
     space: Space
     seed: int = 0
 
     def header(self) -> dict[str, Any]:
-        """The first line of ``trials.jsonl``, as JSON reads it back."""
+        """The first line of ``trials.jsonl``: format, run specification, search space and seed."""
         value = {
             "format": FORMAT,
             "version": VERSION,
@@ -197,7 +198,6 @@ def tune(
     if not done and (defaults := _default_settings(search)):
         study.enqueue_trial(defaults)  # so that the best trial is no worse than the defaults
     for number in range(len(done), trials):
-        # The sampler of a trial depends only on the trials before it and on its number.
         study.sampler = optuna.samplers.TPESampler(seed=search.seed * 1_000_003 + number)
         asked = study.ask(spaces)
         trial = _run_trial(search, dict(asked.params), number, split)
@@ -209,7 +209,7 @@ def tune(
 
 
 def import_optuna() -> Any:
-    """Import Optuna, an optional dependency."""
+    """Import Optuna, an optional dependency; raises an UnskewError if it is not installed."""
     try:
         import optuna
     except ImportError:
@@ -220,7 +220,7 @@ def import_optuna() -> Any:
 
 
 def best_trial(trials: list[Trial]) -> Trial:
-    """The trial with the highest value, the first of equals."""
+    """The trial with the highest validation NDCG@10, the first one in a tie."""
     valued = [trial for trial in trials if trial.value is not None]
     if not valued:
         reason = trials[-1].problem if trials else "none was run"
@@ -264,7 +264,7 @@ def _run_trial(search: Search, chosen: dict[str, Any], number: int, split: Split
 
 
 def _read_trials(log: Path, search: Search) -> list[Trial]:
-    """Read the finished trials; an incomplete line, left by a kill, is dropped and tried again."""
+    """Read the finished trials. An incomplete last line, left by a killed process, is dropped."""
     text = log.read_bytes() if log.exists() else b""
     if not text.endswith(b"\n"):
         write_bytes(log, text[: text.rfind(b"\n") + 1])
@@ -281,7 +281,7 @@ def _read_trials(log: Path, search: Search) -> list[Trial]:
 
 
 def _default_settings(search: Search) -> dict[str, Any]:
-    """Values of the searched settings without a search; empty if the space lacks one of them."""
+    """Untuned values of the searched settings; empty if one lies outside its search range."""
     config = search.spec.build().config
     values = {name: getattr(config, name) for name in search.space}
     inside = all(one.contains(values[name]) for name, one in search.space.items())
