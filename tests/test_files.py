@@ -133,6 +133,11 @@ def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
         read_tensors(tmp_path / "absent", "test", 1)
 
 
+def test_a_folder_in_the_place_of_a_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UnskewError, match="is a folder; give the name of a file"):
+        write_json(tmp_path, {})
+
+
 def test_json_is_readable_text(tmp_path: Path) -> None:
     write_json(tmp_path / "file", {"format": "test", "version": 1, "title": "Amélie"})
     text = (tmp_path / "file").read_text(encoding="utf-8")

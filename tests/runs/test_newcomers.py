@@ -28,3 +28,11 @@ def test_the_order_of_a_newcomers_items_counts(finished):
     history = [split.item_ids[item] for item in split.train.of(7)]
     forward, backward = (recommender.fold_in(order, 20) for order in (history, history[::-1]))
     assert [row["item"] for row in forward] != [row["item"] for row in backward]
+
+
+def test_everybodys_recommendations_are_each_users_own(finished):
+    table = finished.recommender().recommend_all(3)
+    assert table.height == 3 * finished.split.n_users
+    for user in finished.split.user_ids[:5]:
+        rows = table.filter(table["user"] == user).drop("user").to_dicts()
+        assert rows == finished.recommend(user, 3)
