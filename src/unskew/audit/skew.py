@@ -71,7 +71,7 @@ def trained_clients(
     method: Method, before: Any, after: Any, private: Any, cohort: Cohort
 ) -> Iterator[Client]:
     """Yield each user's data for the skew formulas, for methods that train user vectors by gradient
-    steps: FedMF, FedMF with adapted items (AF), and PFedCLR with a full or low-rank buffer."""
+    steps: FedMF, FedMF with adapted items (AF), and PFedCLR (full or low-rank matrix)."""
     c, samples = method.config, draw_samples(cohort, method.config.negatives)
     touched = samples.touched
     local = overlay(before.Q[touched.items], touched, private.Q).astype(np.float64)

@@ -95,8 +95,8 @@ def calibration(
     p: Float64, Q_u: Float64, feedback: Feedback, rate: float
 ) -> tuple[Float64, Float64]:
     """The terms "scaling" and "shift" of Lemma 4.1 (Eq. 7). Their sum is the first-order change of
-    the gradient by one training step of the item buffer from zero. It does not contain aggregated
-    items, so it does not depend on the direction of the skew."""
+    the gradient by one training step of the private rows that a PFedCLR client adds to its items,
+    from zero. Aggregated items do not enter, so it is independent of the skew's direction."""
     L1, L2 = slopes(p, Q_u, feedback)
     return -rate * float(p @ p) * ((L1 * L2) @ Q_u), -rate * float(L1 @ L1) * p
 

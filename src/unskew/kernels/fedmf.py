@@ -1,9 +1,9 @@
 """Train user vectors and item rows together by Adam, optionally keeping the rows near a target.
 
-FedMF and PFedCLR's full (not low-rank) buffer train without a target. To the loss pFedGraph adds
--weight cos(A, Q), Q being a client's item table and A its table at the start of the round. This
-term has a gradient on every row, so clients with a target train all rows; the clients without one,
-in the same call, train only the rows of the items in their samples.
+FedMF, and PFedCLR's variant with a full private matrix added to the items, train without a target.
+pFedGraph adds the term -weight cos(A, Q) to the loss, Q being a client's item table and A its table
+at the start of the round. This term has a gradient on every row, so clients with a target train all
+rows; clients without one, in the same call, train only the rows of the items in their samples.
 """
 
 from __future__ import annotations

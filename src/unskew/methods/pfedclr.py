@@ -52,11 +52,11 @@ class Private(NamedTuple):
 @dataclass(frozen=True)
 class Config(TrainingConfig):
     buffer: Literal["low-rank", "full"] = "low-rank"
-    """The shape of the buffer: A B (CLR) or a full matrix W (CF)."""
+    """Shape of the matrix added to the items: A B (CLR) or a full matrix W (CF)."""
     rank: int = setting(2, at_least=1)
     """Rank r of A B."""
     buffer_rate: float = 0.01
-    """Adam's rate for the buffer (beta)."""
+    """Adam's learning rate for the matrix added to the items (beta)."""
 
 
 class PFedCLR(AveragedItems):
@@ -113,14 +113,14 @@ class PFedCLR(AveragedItems):
         return private._replace(p=p, A=merge(private.A, Rows(*touched, A)), B=B)
 
     def score(self, download: ItemServer, private: Private) -> Float32:
-        """Scores: inner products of user vectors with item embeddings plus the user's buffer."""
+        """Scores: inner products of user vectors with items plus the user's private matrix."""
         scores = super().score(download, private)
         through = np.einsum("urd,ud->ur", private.B, private.p) if self._low_rank else private.p
         add_scores(scores, np.ascontiguousarray(through), private.A)
         return scores
 
     def item_buffer(self, private: Private, touched: Ragged) -> Float64:
-        """The buffer that clients add to the item embeddings, for the items in their samples."""
+        """The rows that clients add to the item embeddings, for the items in their samples."""
         nothing = np.zeros((len(touched.items), private.A.values.shape[1]), np.float32)
         A = overlay(nothing, touched, private.A).astype(np.float64)
         B = private.B[owners(touched.indptr)]

@@ -86,7 +86,7 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {
     "fedrefit": (
         ("m (3d + 2) + 2d + 1", lambda n, m, d, r: m * (3 * d + 2) + 2 * d + 1),
         (
-            "m (3d + 2) + m (2d + 1) + (2d + 1)²: sums only",
+            "m (3d + 2) + m (2d + 1) + (2d + 1)²",
             lambda n, m, d, r: m * (5 * d + 3) + (2 * d + 1) ** 2,
         ),
     ),

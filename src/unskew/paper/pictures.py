@@ -127,7 +127,7 @@ def embedding_tasks(plan: Plan) -> list[Task]:
 
 def _embeddings(split: Split, seed: int, quick: bool) -> Record:
     """2-D points of a few clients' item vectors and user vector under FedMF and PFedCLR; for
-    PFedCLR also of its low-rank buffer and of item vectors plus buffer."""
+    PFedCLR also of its low-rank matrix (added to the items) and of items plus matrix."""
     states = {
         name: build_federation(split, name, {}, seed, quick).run() for name in ("fedmf", "pfedclr")
     }
@@ -201,8 +201,8 @@ def _uploads(method: str, split: Split, seed: int, quick: bool) -> Record:
 def _last_uploads(
     method: str, split: Split, seed: int, quick: bool
 ) -> dict[int, tuple[Float32, Float32]]:
-    """For each pictured client, the item table that its last upload describes and the uploaded
-    change (zero in rows that were not sent). Clients that never uploaded are left out."""
+    """For each pictured client: its item table after the changes of its last upload, and these
+    changes (zero in rows not sent). Clients that never uploaded are left out."""
     clients = pictured_clients(split, quick)
     sent: dict[int, tuple[Float32, Float32]] = {}
     latest: dict[str, Any] = {}

@@ -138,7 +138,8 @@ def motivation_tables(results: Results) -> list[Table]:
 
 
 def motivation_charts(results: Results) -> dict[str, Chart]:
-    """Charts of FedMF's learning curves by first round with aggregation, and of user vectors."""
+    """Charts of FedMF's learning curves, one for each round in which aggregation may begin, and of
+    user vectors."""
     charts, rows = {}, _motivation_rows(results)
     for data, protocol in dict.fromkeys((row.data, row.protocol) for row in rows):
         found = select(rows, data=data, protocol=protocol)
