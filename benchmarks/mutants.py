@@ -35,7 +35,7 @@ SOURCES: dict[str, list[str]] = {
     "engine": ["src/unskew/engine", "src/unskew/files.py"],
     "evaluation": ["src/unskew/evaluation"],
     "privacy": ["src/unskew/privacy"],
-    "methods": ["src/unskew/methods/_training.py", "src/unskew/methods/fedrefit.py"],
+    "methods": ["src/unskew/methods/training.py", "src/unskew/methods/fedrefit.py"],
 }
 """Files or folders of each room to plant mistakes in."""
 PRIVACY_TESTS = ("figures", "accounting", "clipping", "noise")

@@ -19,6 +19,8 @@ EVERY_ROOM = frozenset(
         "privacy",
         "evaluation",
         "engine",
+        "torch",
+        "testing",
         "runs",
         "audit",
         "paper",
@@ -41,6 +43,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "privacy": BASE | {"kernels"},
     "methods": BASE | {"kernels"},
     "engine": BASE | {"data", "privacy", "evaluation", "kernels"},
+    "torch": BASE | {"kernels", "methods"},
+    "testing": BASE | {"data", "methods", "evaluation", "kernels", "engine"},
     "runs": BASE | {"data", "methods", "privacy", "evaluation", "kernels", "engine"},
     "audit": BASE
     | {"data", "methods", "privacy", "evaluation", "kernels", "engine", "runs", "report"},
@@ -89,8 +93,8 @@ def violations(source: str, room: str, package: tuple[str, ...]) -> list[str]:
         target = rest.partition(".")[0]
         if top in UNSAFE:
             found.append(f"line {line}: imports {top}, which runs code from what it reads")
-        if top == "torch":
-            found.append(f"line {line}: imports torch, which is for tests only")
+        if top == "torch" and room != "torch":
+            found.append(f"line {line}: imports torch, which is an extra")
         is_room = top == "unskew" and target in ALLOWED
         if is_room and room in ALLOWED and target not in ALLOWED[room] | {room}:
             found.append(f"line {line}: {room} may not import {target}")
@@ -166,7 +170,7 @@ def test_the_check_catches(room: str, source: str) -> None:
     [
         (
             "methods",
-            "from unskew.kernels import gather\nfrom unskew.methods._training import fedavg",
+            "from unskew.kernels import gather\nfrom unskew.methods.training import fedavg",
         ),
         (
             "methods",

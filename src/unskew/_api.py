@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from unskew.data import load
-from unskew.methods import METHODS
+from unskew.methods import admit_method, all_methods
 from unskew.runs import Recommender, Run, RunSpec, open_recommender, run
 from unskew.types import Interactions
 
 
 def fit(
-    method: str = "fedrefit",
+    method: Any = "fedrefit",
     data: Interactions | str = "demo",
     *,
     protocol: str = "leak-free",
@@ -23,19 +23,21 @@ def fit(
 ) -> Run:
     """Train a federation and evaluate it.
 
-    ``data`` is the result of `unskew.load`, or a name or path to load. ``settings`` are the
-    method's settings (``rounds=100``, ``dim=16`` ...). With ``out``, the run is saved there with
-    checkpoints; otherwise everything stays in memory. Returns a `Run`: ``metrics`` are the means
-    over seeds at the round with the best validation NDCG@10, ``summary()`` has all results.
+    ``method`` is a name, a class, an object, or ``"package.module:Class"``. ``data`` is the result
+    of `unskew.load`, or a name or path to load. ``settings`` are the method's (``rounds=100``,
+    ``dim=16`` ...). With ``out``, the run is saved there with checkpoints; otherwise everything
+    stays in memory. Returns a `Run`: ``metrics`` are the means over seeds at the round with the
+    best validation NDCG@10, ``summary()`` has all results.
     """
     interactions = load(data) if isinstance(data, str) else data
-    spec = RunSpec(method, settings, interactions.name, protocol, tuple(seeds))
+    name, own_settings = admit_method(method)
+    spec = RunSpec(name, own_settings | settings, interactions.name, protocol, tuple(seeds))
     return run(spec, interactions, out=None if out is None else Path(out))
 
 
 def list_methods() -> dict[str, str]:
     """Names of all methods, each with a one-line summary."""
-    return {name: method.summary for name, method in METHODS.items()}
+    return {name: method.summary for name, method in all_methods().items()}
 
 
 def open_run(folder: str | Path, seed: int | None = None) -> Recommender:

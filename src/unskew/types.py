@@ -177,6 +177,9 @@ class Uploads(NamedTuple):
     upload: Upload
 
 
+CONTRACT_VERSION = 1
+"""Version of the interface between methods and the package. It grows when a member that a method
+has to provide is added, removed or given another meaning; new optional hooks do not change it."""
 Aggregation = Literal["sum", "individual", "central"]
 """Input that the server needs: the sum of the uploads (so that secure aggregation works), each
 upload, or, for baselines that are not federated, all interactions."""
@@ -195,6 +198,12 @@ class Model(Protocol):
     """Settings: the defaults on the class, an object's own on the object."""
     Config: ClassVar[Any]
     """Type of the settings; if not declared, that of the class's ``config``."""
+    exact: ClassVar[bool] = True
+    """Whether results are the same to the bit for any number of threads and any chunk size. A
+    method that cannot promise that is compared with tolerances."""
+    stateless: ClassVar[bool] = False
+    """Whether devices hold no parameters of their own, so that any user can be scored with the
+    newest download."""
 
     def __init__(self, config: Any = None) -> None:
         if config is not None:
@@ -237,6 +246,16 @@ class Model(Protocol):
         ones. Default: the cohort unchanged."""
         return cohort
 
+    def refresh(self, download: Any, private: Any, history: Ragged) -> Any:
+        """Bring users' private states up to date with their items so far, in order of time, by
+        arithmetic alone. Default: the states stay as they were trained."""
+        return private
+
+    def export(self) -> Any:
+        """The arithmetic that gives a newcomer's scores, for devices without Python. Default: None,
+        newcomers must be trained."""
+        return None
+
 
 class Method(Model, Protocol):
     """A federated method, as used by the simulator, the Flower client and the audits."""
@@ -254,6 +273,17 @@ class Method(Model, Protocol):
     def aggregate(self, server: Any, total: Any) -> Any:
         """Step 3: compute the server's next state from an ``UploadSum`` (for aggregation "sum") or
         from ``Uploads`` (for "individual")."""
+
+    # Optional hooks, with their defaults.
+
+    def participation(self, round: int) -> float:
+        """Share of the clients that take part in a round. Default: the settings' constant."""
+        share: float = self.config.participation
+        return share
+
+    def check_download(self, download: Any) -> str | None:
+        """A device's own bounds on a download: the reason to refuse it, or None. Default: none."""
+        return None
 
     # Optional hooks of the audits, with their defaults.
 

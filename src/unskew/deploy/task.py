@@ -58,7 +58,7 @@ class Task:
 
     def cohort_of(self, round: int) -> Int64:
         """Numbers of the users who train in a round, drawn as in the simulator."""
-        return draw_cohort(self.seed, round, self.n_users, self.build().config.participation)
+        return draw_cohort(self.seed, round, self.n_users, self.build().participation(round))
 
     def check_folder(self, folder: Path, saved: Mapping[str, Any]) -> None:
         """Raise an error if a state folder, whose task is ``saved``, is of another federation."""

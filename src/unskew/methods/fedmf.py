@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from unskew.kernels import no_pull, train_joint
-from unskew.methods import _training
-from unskew.methods._training import AveragedItems, ItemServer, ItemTraining, TrainingConfig
+from unskew.methods import training
+from unskew.methods.training import AveragedItems, ItemServer, ItemTraining, TrainingConfig
 from unskew.types import Cohort, Float32, Float64, Rows, Upload
 
 
@@ -34,8 +34,8 @@ class FedMF(AveragedItems):
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[ItemServer, Any]:
         d = self.config.dim
-        private = Private(_training.initial_users(n_users, d, seed), Rows.empty(n_users, d))
-        return ItemServer(_training.initial_items(n_items, d, seed)), private
+        private = Private(training.initial_users(n_users, d, seed), Rows.empty(n_users, d))
+        return ItemServer(training.initial_items(n_items, d, seed)), private
 
     def local(
         self, download: ItemServer, private: Any, cohort: Cohort

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from unskew.kernels import draw_samples, replace_scores, train_rows
-from unskew.methods._training import ItemServer, TrainingConfig, current_rows
 from unskew.methods.fedmf import FedMF
+from unskew.methods.training import ItemServer, TrainingConfig, current_rows
 from unskew.rng import Purpose
 from unskew.types import Cohort, Float32, Float64, Rows, Upload
 

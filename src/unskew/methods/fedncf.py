@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.kernels.perceptron import mlp_layers, score_mlp, train_mlp
-from unskew.methods import _training
-from unskew.methods._training import ItemTraining, TrainingConfig
+from unskew.methods import training
+from unskew.methods.training import ItemTraining, TrainingConfig
 from unskew.settings import setting
 from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
@@ -53,7 +53,7 @@ class Config(TrainingConfig):
 
 
 def initial_mlp(dim: int, seed: int) -> Float32:
-    return _training.initial_layers(mlp_layers(dim), seed)
+    return training.initial_layers(mlp_layers(dim), seed)
 
 
 class FedNCF(Method):
@@ -65,9 +65,9 @@ class FedNCF(Method):
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         d = self.config.dim
         mlp = initial_mlp(d, seed)
-        p = _training.initial_users(n_users, d, seed)
+        p = training.initial_users(n_users, d, seed)
         private = Private(p, np.tile(mlp, (n_users, 1)), Rows.empty(n_users, d))
-        return Server(_training.initial_items(n_items, d, seed), mlp), private
+        return Server(training.initial_items(n_items, d, seed), mlp), private
 
     def local(
         self, download: Server, private: Private, cohort: Cohort
@@ -85,8 +85,8 @@ class FedNCF(Method):
 
     def aggregate(self, server: Server, total: UploadSum) -> Server:
         return Server(
-            _training.fedavg(server.Q, total.rows, total.weight),
-            _training.fedavg(server.mlp, total.dense, total.weight),
+            training.fedavg(server.Q, total.rows, total.weight),
+            training.fedavg(server.mlp, total.dense, total.weight),
         )
 
     def score(self, download: Server, private: Private) -> Float32:
@@ -98,6 +98,6 @@ class FedNCF(Method):
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
         p = private.p.copy()
         mlp = np.tile(download.mlp, (len(p), 1))
-        for step, rows in _training.fold_in_passes(self.config, download.Q, cohort):
+        for step, rows in training.fold_in_passes(self.config, download.Q, cohort):
             step.run(train_mlp, p, rows, mlp, self.config.learning_rate, 0.0, 0.0)
         return private._replace(p=p, mlp=mlp)

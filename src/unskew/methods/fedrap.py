@@ -29,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from unskew.kernels.fedrap import AdditiveRates, ScaledTable, train_additive
-from unskew.methods import _training
+from unskew.methods import training
 from unskew.rng import Purpose, generator
 from unskew.settings import setting
 from unskew.types import Cohort, Float32, Float64, Method, Rows, UnskewError, Upload, UploadSum
@@ -57,7 +57,7 @@ class Private(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(_training.TrainingConfig):
+class Config(training.TrainingConfig):
     participation: float = 1.0
     """Share of the clients that take part in a round."""
     learning_rate: float = 1e3
@@ -117,9 +117,9 @@ class FedRAP(Method):
         d, whole = self.config.dim, np.ones(n_users, np.float32)
         none = Rows.empty(n_users, d)
         C_0 = generator(seed, Purpose.INIT_BUFFER).standard_normal((n_items, d), np.float32)
-        affine = np.tile(_training.initial_layers([(d, 1)], seed), (n_users, 1))
+        affine = np.tile(training.initial_layers([(d, 1)], seed), (n_users, 1))
         private = Private(affine[:, :d].copy(), affine[:, d].copy(), none, whole, none, whole)
-        return Server(_training.initial_items(n_items, d, seed), C_0), private
+        return Server(training.initial_items(n_items, d, seed), C_0), private
 
     def download_bytes(self, download: Server) -> int:
         return download.Q.nbytes
@@ -165,7 +165,7 @@ class FedRAP(Method):
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
         """Train a new user's state for ``FOLD_IN_PASSES`` rounds, without sending anything."""
-        for number in range(1, _training.FOLD_IN_PASSES + 1):
+        for number in range(1, training.FOLD_IN_PASSES + 1):
             private, _, _ = self.local(download, private, cohort.at_round(number))
         return private
 

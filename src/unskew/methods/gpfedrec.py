@@ -36,7 +36,7 @@ from unskew.kernels.gpfedrec import (
     whole_tables,
 )
 from unskew.kernels.perceptron import score_mlp, train_mlp
-from unskew.methods import _training
+from unskew.methods import training
 from unskew.methods.fedncf import initial_mlp
 from unskew.settings import setting
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Method, Rows, Upload, Uploads
@@ -62,7 +62,7 @@ class Private(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(_training.SGDConfig):
+class Config(training.SGDConfig):
     dim: int = setting(16, at_least=2)
     """Embedding size d; the network's second layer has d / 2 units."""
     learning_rate: float = 0.1
@@ -94,11 +94,11 @@ class GPFedRec(Method):
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         d = self.config.dim
-        p = _training.initial_users(n_users, d, seed)
+        p = training.initial_users(n_users, d, seed)
         mlp = np.tile(initial_mlp(d, seed), (n_users, 1))
         nothing = np.zeros(n_users, np.float32), Rows.empty(n_users, d)
         private = Private(np.arange(n_users), p, mlp, *nothing)
-        Q = _training.initial_items(n_items, d, seed)
+        Q = training.initial_items(n_items, d, seed)
         return Server(Q, *empty_packed(n_users, n_items * d)), private
 
     def download_bytes(self, download: Server) -> int:
@@ -147,7 +147,7 @@ class GPFedRec(Method):
 
     def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
         p, mlp, rate = private.p.copy(), private.mlp.copy(), self.config.learning_rate
-        for step, rows in _training.fold_in_passes(self.config, download.Q, cohort):
+        for step, rows in training.fold_in_passes(self.config, download.Q, cohort):
             step.run(train_mlp, p, rows, mlp, rate, 0.0, rate)
         return private._replace(p=p, mlp=mlp, factor=np.ones_like(private.factor))
 

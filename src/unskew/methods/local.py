@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unskew.methods._training import TrainingConfig
 from unskew.methods.fedmf import FedMF
+from unskew.methods.training import TrainingConfig
 from unskew.types import UnskewError
 
 

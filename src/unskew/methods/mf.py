@@ -25,7 +25,7 @@ from unskew.kernels.central import (
     train_factors,
 )
 from unskew.methods._central import BatchConfig, GradientMethod, Users, initial_tables
-from unskew.methods._training import ItemServer
+from unskew.methods.training import ItemServer
 from unskew.types import Cohort, Float32, Int64, Samples
 
 

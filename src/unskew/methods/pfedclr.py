@@ -31,8 +31,8 @@ from unskew.kernels import (
     train_low_rank,
     train_rows,
 )
-from unskew.methods import _training
-from unskew.methods._training import AveragedItems, ItemServer, ItemTraining, TrainingConfig
+from unskew.methods import training
+from unskew.methods.training import AveragedItems, ItemServer, ItemTraining, TrainingConfig
 from unskew.ragged import owners
 from unskew.rng import Purpose, generator
 from unskew.settings import setting
@@ -70,12 +70,12 @@ class PFedCLR(AveragedItems):
         rank, width = (c.rank, c.rank) if self._low_rank else (0, c.dim)
         B = generator(seed, Purpose.INIT_BUFFER).standard_normal((rank, c.dim), np.float32)
         private = Private(
-            _training.initial_users(n_users, c.dim, seed),
+            training.initial_users(n_users, c.dim, seed),
             Rows.empty(n_users, width),
             np.tile(B, (n_users, 1, 1)),
             Rows.empty(n_users, c.dim),
         )
-        return ItemServer(_training.initial_items(n_items, c.dim, seed)), private
+        return ItemServer(training.initial_items(n_items, c.dim, seed)), private
 
     @property
     def _low_rank(self) -> bool:
@@ -100,7 +100,7 @@ class PFedCLR(AveragedItems):
         c = self.config
         step = c.training(cohort, Purpose.SHUFFLE_PERSONAL)
         touched = step.samples.touched
-        Q = _training.current_rows(download.Q, private.Q, step)
+        Q = training.current_rows(download.Q, private.Q, step)
         A = overlay(np.zeros((len(Q), private.A.values.shape[1]), np.float32), touched, private.A)
         p, B, rates = private.p.copy(), private.B.copy(), (c.learning_rate, c.buffer_rate)
         if self._low_rank:

@@ -35,7 +35,7 @@ from unskew.kernels.pfedgraph import (
     replace_tables,
     sent_differences,
 )
-from unskew.methods import _training
+from unskew.methods import training
 from unskew.ragged import select
 from unskew.rng import Purpose
 from unskew.settings import setting
@@ -60,7 +60,7 @@ class Private(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(_training.TrainingConfig):
+class Config(training.TrainingConfig):
     aggregated: float = setting(0.1, above=0, at_most=1)
     """Share of a round's clients that send their table and are given an aggregate."""
     evenness: float = setting(0.8, above=0)
@@ -69,7 +69,7 @@ class Config(_training.TrainingConfig):
     """Weight of the local pull towards the direction of the aggregate (rho)."""
 
 
-class PFedGraph(_training.VectorMethod):
+class PFedGraph(training.VectorMethod):
     config = Config()
     name = "pfedgraph"
     aggregation = "individual"
@@ -88,8 +88,8 @@ class PFedGraph(_training.VectorMethod):
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         d = self.config.dim
-        Q = _training.initial_items(n_items, d, seed)
-        p, nothing = _training.initial_users(n_users, d, seed), Rows.empty(n_users, d)
+        Q = training.initial_items(n_items, d, seed)
+        p, nothing = training.initial_users(n_users, d, seed), Rows.empty(n_users, d)
         private = Private(np.arange(n_users), p, nothing)
         return _without_aggregates(Q), private
 

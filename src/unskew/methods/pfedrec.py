@@ -24,8 +24,8 @@ import numpy as np
 
 from unskew.kernels import score_items
 from unskew.kernels.pfedrec import train_score_function
-from unskew.methods import _training
-from unskew.methods._training import AveragedItems, ItemServer, ItemTraining
+from unskew.methods import training
+from unskew.methods.training import AveragedItems, ItemServer, ItemTraining
 from unskew.types import Cohort, Float32, Float64, Rows, Upload
 
 
@@ -39,7 +39,7 @@ class Private(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Config(_training.SGDConfig):
+class Config(training.SGDConfig):
     learning_rate: float = 0.1
     """SGD's rate for the score function (eta_1)."""
     item_rate_factor: float = 80.0
@@ -55,9 +55,9 @@ class PFedRec(AveragedItems):
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[ItemServer, Private]:
         """Initial state; score functions as in torch's Linear, the same on every device."""
         d = self.config.dim
-        affine = _training.initial_layers([(d, 1)], seed)
+        affine = training.initial_layers([(d, 1)], seed)
         theta, bias = np.tile(affine[:d], (n_users, 1)), np.full(n_users, affine[d])
-        server = ItemServer(_training.initial_items(n_items, d, seed))
+        server = ItemServer(training.initial_items(n_items, d, seed))
         return server, Private(theta, bias, Rows.empty(n_users, d))
 
     def local(
@@ -77,6 +77,6 @@ class PFedRec(AveragedItems):
 
     def fold_in(self, download: ItemServer, private: Private, cohort: Cohort) -> Private:
         theta, bias = private.theta.copy(), private.bias.copy()
-        for step, rows in _training.fold_in_passes(self.config, download.Q, cohort):
+        for step, rows in training.fold_in_passes(self.config, download.Q, cohort):
             step.run(train_score_function, theta, bias, rows, self.config.learning_rate, 0.0)
         return private._replace(theta=theta, bias=bias)
