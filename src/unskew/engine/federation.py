@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unskew.engine.contract import CheckedMethod
 from unskew.engine.devices import Devices
 from unskew.engine.executor import Executor, ThreadExecutor, Trained, Transform, train_chunk
 from unskew.engine.scoreboard import Scoreboard
@@ -76,6 +77,7 @@ class Federation:
         single one with ``transform``, which must see the uploads in a fixed order."""
         self.method, self.split, self.seed = method, split, seed
         self._chunk, self._transform, self._executor = chunk, transform, executor
+        self._checked = False
 
     def run(
         self,
@@ -109,7 +111,8 @@ class Federation:
 
     def start(self) -> State:
         """State before the first round: all clients have the initial model and are evaluated."""
-        server, private = self.method.init(self.split.n_users, self.split.n_items, self.seed)
+        checked = CheckedMethod(self.method)
+        server, private = checked.init(self.split.n_users, self.split.n_items, self.seed)
         download = self.method.retained_download(self.method.download(server))
         devices, board = Devices(private, download), Scoreboard(self.split)
         everyone = np.arange(self.split.n_users)
@@ -151,7 +154,7 @@ class Federation:
 
     def cohort_of(self, round: int) -> Int64:
         """Indices of the users who take part in a round, ascending."""
-        return draw_cohort(self.seed, round, self.split.n_users, self.method.config.participation)
+        return draw_cohort(self.seed, round, self.split.n_users, self.method.participation(round))
 
     def cohort(self, users: Int64, round: int) -> Cohort:
         """``users`` with their training items and the items never drawn as their negatives."""
@@ -175,10 +178,14 @@ class Federation:
         executor = self._executor or ThreadExecutor(get_threads() if self._transform is None else 1)
         size = self._worker_chunk_size(devices, len(users), executor.workers)
         chunks = list(batches(users, size))
+        # The first results that a method returns to this process are checked.
+        checked: Any = method if self._checked else CheckedMethod(method)
+        self._checked = True
 
         def train(chunk: Int64) -> Trained:
             private, cohort = devices.take(chunk, unread), self.cohort(chunk, round)
-            return train_chunk(method, download, private, cohort, self._transform)
+            trainer = checked if chunk is chunks[0] else method
+            return train_chunk(trainer, download, private, cohort, self._transform)
 
         total: UploadSum | None = None
         each: list[tuple[Int64, Upload]] = []
@@ -195,7 +202,7 @@ class Federation:
             losses.append(chunk_losses)
             bytes_up += upload.nbytes
         devices.forget()
-        state.server = method.aggregate(state.server, total or concatenate_uploads(each))
+        state.server = checked.aggregate(state.server, total or concatenate_uploads(each))
         loss, bytes_down = np.concatenate(losses).mean(), method.download_bytes(download)
         figures = {"loss": float(loss), "bytes_up": bytes_up}
         return users, download, figures | {"bytes_down": int(bytes_down) * len(users)}
