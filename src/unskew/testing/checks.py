@@ -1,0 +1,309 @@
+"""The behaviour that the simulator, the deployment and the audits rely on, whatever a method
+computes.
+
+A method that cannot promise equal bits says ``exact = False`` and is held to tolerances. Each check
+raises an ``UnskewError`` with one sentence: what is wrong and its usual cause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unskew.data import load
+from unskew.engine import Federation
+from unskew.engine.contract import CheckedMethod, Contract, fingerprint
+from unskew.evaluation import prepare
+from unskew.kernels import add_uploads, empty_sum, get_threads, set_threads
+from unskew.ragged import select
+from unskew.settings import parse_settings
+from unskew.types import Cohort, Int64, Rows, Split, UnskewError, Upload, Uploads
+
+Arrays = dict[str, NDArray[Any]]
+ROUNDS = 2
+"""Rounds that are trained before and during the checks."""
+SEED = 1
+USERS = 40
+"""Users of the demo data in the federation that methods are checked on."""
+RELATIVE, ABSOLUTE = 1e-3, 1e-4
+"""Tolerances for methods that do not promise equal bits."""
+
+
+class Case(NamedTuple):
+    """A method, a federation, and the federation after two rounds."""
+
+    method: Any
+    split: Split
+    server: Any
+    devices: Any
+
+    @property
+    def exact(self) -> bool:
+        return bool(getattr(self.method, "exact", True))
+
+    @property
+    def federated(self) -> bool:
+        return bool(self.method.aggregation != "central")
+
+    @property
+    def users(self) -> Int64:
+        return np.arange(self.split.n_users)
+
+    def cohort(self, users: Int64) -> Cohort:
+        return Federation(self.method, self.split, SEED).cohort(users, ROUNDS + 1)
+
+    def train(self, users: Int64) -> tuple[Any, Upload, Any]:
+        """A round of these users: the state after Step 1, the upload, the state after Step 2."""
+        download, cohort = self.method.download(self.server), self.cohort(users)
+        first, upload, _ = self.method.local(download, self.devices.take(users), cohort)
+        return first, upload, self.method.personalize(download, first, cohort)
+
+    def received(self, users: Int64, upload: Upload) -> Any:
+        """The sum that the server gets, or each client's upload."""
+        if self.method.aggregation == "sum":
+            return add_uploads(empty_sum(self.split.n_items, upload), upload)
+        return Uploads(users, upload)
+
+    def require_equal(self, ours: Arrays, theirs: Arrays, what: str, hint: str) -> None:
+        """Fail unless two sets of arrays are equal (or, for inexact methods, close)."""
+        for name, array in ours.items():
+            other = theirs[name]
+            same = array.shape == other.shape and array.dtype == other.dtype
+            if same and self.exact:
+                same = array.tobytes() == other.tobytes()
+            elif same:
+                same = np.allclose(array, other, RELATIVE, ABSOLUTE)
+            require(same, f"{self.method.name}: {name} {what}; {hint}.")
+
+
+def require(holds: object, sentence: str) -> None:
+    """Raise the sentence unless ``holds``."""
+    if not holds:
+        raise UnskewError(sentence)
+
+
+def small_split() -> Split:
+    """A federation of a few users of the demo data."""
+    demo = load("demo")
+    few = demo.users < USERS
+    small = dataclasses.replace(
+        demo, users=demo.users[few], items=demo.items[few], user_ids=demo.user_ids[:USERS]
+    )
+    if demo.ratings is not None:
+        small = dataclasses.replace(small, ratings=demo.ratings[few])
+    if demo.timestamps is not None:
+        small = dataclasses.replace(small, timestamps=demo.timestamps[few])
+    return prepare(small, "leak-free")
+
+
+def make_case(method: Any, split: Split | None = None) -> Case:
+    """Train the method for two rounds."""
+    split = small_split() if split is None else split
+    state = Federation(method, split, SEED).run(ROUNDS)
+    return Case(method, split, state.server, state.devices)
+
+
+def arrays(value: Any, name: str = "") -> Arrays:
+    """Every array of nested NamedTuples, by name."""
+    if isinstance(value, np.ndarray):
+        return {name: value}
+    if isinstance(value, float | int):
+        return {name: np.array(value)}
+    named: Arrays = {}
+    for field, part in zip(value._fields, value, strict=True) if value is not None else ():
+        named |= arrays(part, f"{name}.{field}" if name else field)
+    return named
+
+
+def one_client(value: Any, client: int) -> Any:
+    """One client's part of a private state or an upload."""
+    if isinstance(value, Rows):
+        return select(value, np.array([client]))
+    if isinstance(value, np.ndarray):
+        return value[client : client + 1]
+    return type(value)(*(one_client(part, client) for part in value))
+
+
+def check_init(case: Case) -> None:
+    """``init`` returns NamedTuples of finite arrays, the same ones for the same seed."""
+    first, again = (CheckedMethod(case.method).init(7, 11, 3) for _ in range(2))
+    for name, one, other in zip(("server", "private"), first, again, strict=True):
+        what, hint = "differs between two calls of init with one seed", DRAW
+        case.require_equal(arrays(one, name), arrays(other, name), what, hint)
+
+
+DRAW = (
+    "draw from unskew.rng.generator(seed, purpose, round, user), not from a generator of your own"
+)
+
+
+def _run(case: Case, chunk: int = 256) -> Arrays:
+    state = Federation(case.method, case.split, SEED, chunk=chunk).run(ROUNDS)
+    return arrays(state.server, "server") | state.devices.arrays()
+
+
+def check_same_seed(case: Case) -> None:
+    """Two runs with one seed give the same model."""
+    case.require_equal(_run(case), _run(case), "differs between two runs with one seed", DRAW)
+
+
+def check_threads_and_chunks(case: Case) -> None:
+    """The number of threads and of clients per chunk changes nothing."""
+    threads = get_threads()
+    hint = "a client must not depend on who else is in its chunk"
+    try:
+        set_threads(1)
+        expected = _run(case)
+        for count, chunk in ((2, 256), (2, 7), (2, 1)):
+            set_threads(count)
+            what = f"changes with {count} threads and chunks of {chunk} clients"
+            case.require_equal(_run(case, chunk), expected, what, hint)
+    finally:
+        set_threads(threads)
+
+
+def check_a_cohort_of_one(case: Case) -> None:
+    """A client alone, as on a device, computes what it computes among others."""
+    together = case.train(case.users)
+    hint = "key random numbers by cohort.users and look at each client by itself"
+    for client in (0, len(case.users) - 1):
+        alone = case.train(case.users[client : client + 1])
+        names = ("private after local", "upload", "private after personalize")
+        for name, crowd, single in zip(names, together, alone, strict=True):
+            ours, theirs = arrays(one_client(crowd, client), name), arrays(single, name)
+            case.require_equal(ours, theirs, "differs for a client alone", hint)
+
+
+def check_order_of_the_cohort(case: Case) -> None:
+    """Clients in another order compute the same."""
+    order = np.random.default_rng(0).permutation(len(case.users))
+    ordered, shuffled = case.train(case.users), case.train(case.users[order])
+    for ours, theirs in zip(ordered, shuffled, strict=True):
+        for place, client in enumerate(order.tolist()):
+            one, other = arrays(one_client(ours, client)), arrays(one_client(theirs, place))
+            hint = "key random numbers by cohort.users, not by position"
+            case.require_equal(one, other, "depends on the order of the cohort", hint)
+
+
+def check_steps(case: Case) -> None:
+    """Every step returns what the contract says and leaves its inputs as they are."""
+    method, users = CheckedMethod(case.method), case.users
+    download, cohort = method.download(case.server), case.cohort(users)
+    private = case.devices.take(users)
+    scores, wanted = method.score(download, private), (len(users), case.split.n_items)
+    require(
+        scores.shape == wanted,
+        f"{method.name}: score returned shape {scores.shape}; it is users x items: {wanted}.",
+    )
+    method.fold_in(download, private, cohort)
+    if not case.federated:
+        method.epoch(case.server, private, cohort)
+        return
+    after, upload, _ = method.local(download, private, cohort)
+    sent = fingerprint(upload=upload)
+    method.personalize(download, after, cohort)
+    Contract(method).unchanged("personalize", sent, upload=upload)
+    method.aggregate(case.server, case.received(users, upload))
+
+
+def check_a_sum_of_nothing(case: Case) -> None:
+    """A round in which nobody sends anything leaves the server as it is."""
+    _, upload, _ = case.train(case.users[:2])
+    after = case.method.aggregate(case.server, empty_sum(case.split.n_items, upload))
+    what, hint = "changes although nobody sent anything", "return the server if total.weight is 0"
+    case.require_equal(arrays(after, "server"), arrays(case.server, "server"), what, hint)
+
+
+def check_scores_alone(case: Case) -> None:
+    """A user's scores do not depend on who else is scored, nor on what is not retained."""
+    method, download = case.method, case.method.download(case.server)
+    scores = {"scores": method.score(download, case.devices.take(case.users))}
+    for user in case.users[:3].tolist():
+        alone = method.score(download, case.devices.take(np.array([user])))
+        ours, hint = {"scores": scores["scores"][user : user + 1]}, "score each user by itself"
+        case.require_equal(ours, {"scores": alone}, "differ for a user alone", hint)
+    retained = method.score(method.retained_download(download), case.devices.take(case.users))
+    hint = "retained_download must keep what score reads"
+    case.require_equal(scores, {"scores": retained}, "differ with the retained download", hint)
+
+
+def check_newcomers(case: Case) -> None:
+    """A new user's state depends on its own items only."""
+    method, download = case.method, case.method.download(case.server)
+    _, fresh = method.init(len(case.users), case.split.n_items, SEED)
+    together = method.fold_in(download, fresh, case.cohort(case.users))
+    alone = method.fold_in(download, one_client(fresh, 3), case.cohort(case.users[3:4]))
+    ours, theirs = arrays(one_client(together, 3), "private"), arrays(alone, "private")
+    case.require_equal(
+        ours, theirs, "of fold_in differs for a newcomer alone", "see a cohort of one"
+    )
+    CheckedMethod(method).score(download, together)
+
+
+def check_settings(case: Case) -> None:
+    """Settings are a frozen dataclass and survive being written as text."""
+    name, kind = case.method.name, type(case.method.config)
+    require(
+        dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen,  # type: ignore[attr-defined]
+        f"{name}: Config must be a frozen dataclass; write @dataclass(frozen=True) above it.",
+    )
+    settings = dataclasses.asdict(case.method.config)
+    read = parse_settings(kind, {key: str(value) for key, value in settings.items()}, name)
+    require(
+        read == settings,
+        f"{name}: its settings change when they are read from text; "
+        "use int, float, bool, str or Literal for each.",
+    )
+
+
+CHECKS: dict[str, Callable[[Case], None]] = {
+    "initial state": check_init,
+    "steps": check_steps,
+    "same seed": check_same_seed,
+    "threads and chunks": check_threads_and_chunks,
+    "a cohort of one": check_a_cohort_of_one,
+    "order of the cohort": check_order_of_the_cohort,
+    "a sum of nothing": check_a_sum_of_nothing,
+    "scores": check_scores_alone,
+    "newcomers": check_newcomers,
+    "settings": check_settings,
+}
+"""All checks by name."""
+FEDERATED_ONLY = ("a cohort of one", "order of the cohort", "a sum of nothing")
+
+
+class Finding(NamedTuple):
+    """The outcome of one check; ``problem`` is None if it passed."""
+
+    check: str
+    problem: str | None
+
+
+def run_checks(method: Any, split: Split | None = None) -> list[Finding]:
+    """Run every check that applies to the method."""
+    try:
+        case = make_case(method, split)
+    except UnskewError as error:
+        return [Finding("two rounds", str(error))]
+    findings = [Finding("two rounds", None)]
+    for name, check in CHECKS.items():
+        if name in FEDERATED_ONLY and not case.federated:
+            continue
+        if name == "a sum of nothing" and method.aggregation != "sum":
+            continue
+        try:
+            check(case)
+            findings.append(Finding(name, None))
+        except UnskewError as error:
+            findings.append(Finding(name, str(error)))
+    return findings
+
+
+def check_method(method: Any, split: Split | None = None) -> None:
+    """Raise an ``AssertionError`` that lists every failed check."""
+    problems = [one.problem for one in run_checks(method, split) if one.problem]
+    assert not problems, "\n".join(map(str, problems))
