@@ -1,0 +1,41 @@
+"""Losses for PyTorch methods.
+
+A loss takes logits and labels of a client's batch and returns one value per entry. The adapter
+averages them over the batch. A loss over single samples gets two vectors. A loss marked with
+``per_positive`` gets a matrix: one row per positive, which stands in column 0, and its negatives
+in the other columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def per_positive(loss: Loss) -> Loss:
+    """Mark a loss that compares each positive with its own negatives."""
+    loss.per_positive = True  # type: ignore[attr-defined]
+    return loss
+
+
+def bce(logits: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy of single samples."""
+    return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+
+
+@per_positive
+def bpr(logits: Tensor, labels: Tensor) -> Tensor:
+    """Bayesian personalised ranking (Rendle et al., 2009): -log s(positive - negative), averaged
+    over the negatives of each positive."""
+    return -functional.logsigmoid(logits[:, :1] - logits[:, 1:]).mean(1)
+
+
+@per_positive
+def softmax(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each positive against its negatives."""
+    return torch.logsumexp(logits, 1) - logits[:, 0]

@@ -1,0 +1,265 @@
+"""Train many clients at once: their parameters are stacked along a first axis.
+
+Each client has its own copy of every parameter it trains, so one optimiser over the stacked tensors
+steps all clients as separate optimisers would. Clients with fewer batches than others finish
+earlier; their parameters are stored when they do.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from unskew.jit import jit
+from unskew.kernels import Schedule
+from unskew.kernels.batches import shuffle
+from unskew.rng import stream
+from unskew.torch.losses import Loss, bce
+from unskew.types import Bool, Cohort, Float64, Int32, Int64, Samples
+
+Score = Callable[[nn.Module, Tensor], Tensor]
+"""Logits of items, given as numbers, from a module: ``score(module, items)``."""
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+"""Optimisers that PyTorch can step in one pass over memory."""
+KEPT_SHARE = 0.7
+"""Finished clients are dropped from the stack once no more than this share of it trains on."""
+NO_ITEM = -1e9
+"""Logit of a negative that is missing because a client has too few items to draw from."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One local training, before or after the upload.
+
+    ``train`` maps names of parameters to learning rates; all other parameters are frozen. A
+    sequence of such maps is trained in turns: in every batch each map gets its own forward pass
+    and step. ``score`` replaces the module's ``forward``. ``proximal`` is mu in FedProx's term
+    mu / 2 |w - w_start|^2 (Li et al., 2020) on everything the phase trains.
+    """
+
+    train: Mapping[str, float] | Sequence[Mapping[str, float]]
+    loss: Loss = bce
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam
+    score: Score | None = None
+    proximal: float = 0.0
+
+    @property
+    def groups(self) -> tuple[Mapping[str, float], ...]:
+        return (self.train,) if isinstance(self.train, Mapping) else tuple(self.train)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for group in self.groups for name in group)
+
+
+class _Batch(NamedTuple):
+    """A batch of every client: row numbers, labels, and 1 where there is an entry (else 0)."""
+
+    rows: Tensor
+    labels: Tensor
+    present: Tensor
+
+
+@jit
+def _shuffled(
+    users: Int64, indptr: Int64, epochs: int, seed: int, round: int, purpose: int, order: Int32
+) -> None:
+    """Per client, the order of its units in each epoch, from the client's own random stream."""
+    for c in range(len(users)):
+        n = indptr[c + 1] - indptr[c]
+        current = np.arange(n).astype(np.int32)
+        key, counter = stream(seed, round, users[c], purpose), 0
+        for epoch in range(epochs):
+            counter = shuffle(current, n, key, counter)
+            first = indptr[c] * epochs + epoch * n
+            order[first : first + n] = current
+
+
+class _Batches:
+    """The shuffled batches of some clients, who take their steps together.
+
+    A unit is a sample, or, for losses that compare a positive with its negatives, a positive with
+    its negatives.
+    """
+
+    def __init__(
+        self, cohort: Cohort, samples: Samples, schedule: Schedule, purpose: int, loss: Loss
+    ) -> None:
+        counts = samples.counts()
+        self._grouped = getattr(loss, "per_positive", False)
+        positives = np.maximum(cohort.positives.counts(), 1)
+        self._width = counts // positives if self._grouped else np.ones(len(counts), np.int64)
+        self.units = counts // self._width
+        self.batch = max(1, schedule.batch // int(self._width.max()))
+        self.per_epoch = -(-self.units // self.batch)
+        self.steps = self.per_epoch * schedule.epochs
+        self._samples, self._epochs = samples, schedule.epochs
+        self._indptr = np.concatenate(([0], np.cumsum(self.units)))
+        self._order = np.empty(self._indptr[-1] * schedule.epochs, np.int32)
+        _shuffled(
+            cohort.users,
+            self._indptr,
+            schedule.epochs,
+            cohort.seed,
+            cohort.round,
+            purpose,
+            self._order,
+        )
+
+    def at(self, step: int, clients: Int64, device: torch.device) -> _Batch:
+        """The batch that each client trains in this step; empty for clients that are done."""
+        units, width = self.units[clients], self._width[clients, None, None]
+        epoch, number = np.divmod(step, np.maximum(self.per_epoch[clients], 1))
+        place = number[:, None] * self.batch + np.arange(self.batch)
+        valid = (place < units[:, None]) & (step < self.steps[clients, None])
+        start = self._indptr[clients] * self._epochs + epoch * units
+        unit = self._order[np.where(valid, start[:, None] + place, 0)]
+        column = np.arange(int(self._width.max()))
+        present = valid[:, :, None] & (column < width)
+        first = self._samples.indptr[clients, None, None]
+        at = np.where(present, first + unit[:, :, None] * width + column, 0)
+        parts = (self._samples.row[at], self._samples.label[at], present)
+        rows, labels, here = (
+            torch.from_numpy(part if self._grouped else part[:, :, 0]) for part in parts
+        )
+        return _Batch(rows.long().to(device), labels.to(device), here.to(device))
+
+
+def _mean_loss(phase: Phase, module: nn.Module) -> Callable[..., Tensor]:
+    """The mean loss of one client's batch, as a function of its parameters."""
+    scorer = _Scorer(module, phase.score)
+    grouped = getattr(phase.loss, "per_positive", False)
+
+    def mean_loss(train: Any, frozen: Any, rows: Tensor, labels: Tensor, here: Tensor) -> Tensor:
+        parameters = {f"module.{name}": value for name, value in (train | frozen).items()}
+        logits = functional_call(scorer, parameters, (rows,))
+        if grouped:
+            logits, here = torch.where(here, logits, NO_ITEM), here[:, 0]
+        losses = torch.where(here, phase.loss(logits, labels), 0.0)
+        return losses.sum() / here.sum().clamp(min=1)
+
+    return mean_loss
+
+
+class _Scorer(nn.Module):
+    """A module whose ``forward`` is the phase's score."""
+
+    def __init__(self, module: nn.Module, score: Score | None) -> None:
+        super().__init__()
+        self.module, self._score = module, score
+
+    def forward(self, items: Tensor) -> Any:
+        return self.module(items) if self._score is None else self._score(self.module, items)
+
+
+def train_phase(
+    module: nn.Module,
+    phase: Phase,
+    stacked: dict[str, Tensor],
+    cohort: Cohort,
+    samples: Samples,
+    schedule: Schedule,
+    purpose: int,
+) -> tuple[dict[str, Tensor], Float64]:
+    """Train the clients' ``stacked`` parameters; returns those trained and the mean losses.
+
+    Parameters with a row per item hold each client's touched rows only, so that samples are numbers
+    of rows. Clients whose mean loss has converged stop, as ``schedule`` says.
+    """
+    # functional_call swaps parameters of the module, which threads must not share.
+    mean_loss = _mean_loss(phase, copy.deepcopy(module))
+    gradients = vmap(grad_and_value(mean_loss), randomness="different")
+    device = next(iter(stacked.values())).device
+    batches = _Batches(cohort, samples, schedule, purpose, phase.loss)
+    progress = _Progress(batches, schedule.tolerance)
+    result = {name: stacked[name].clone() for name in phase.names}
+    stack = _Stack(phase, stacked, np.arange(len(cohort.users)))
+    for step in range(int(batches.steps.max(initial=0))):
+        batch = batches.at(step, stack.clients, device)
+        for group, optimizer in zip(phase.groups, stack.optimizers, strict=True):
+            train = {name: stack.values[name] for name in group}
+            rest = {name: value for name, value in stack.values.items() if name not in group}
+            slopes, losses = gradients(train, rest, *batch)
+            for name, value in train.items():
+                value.grad = slopes[name]
+                if phase.proximal:
+                    value.grad += phase.proximal * (value - stack.start[name])
+            optimizer.step()
+        done = progress.add(step, stack.clients, losses.double().cpu().numpy())
+        if done.any():
+            there = torch.from_numpy(stack.clients[done])
+            for name in phase.names:
+                result[name][there.to(device)] = stack.values[name][torch.from_numpy(done)]
+        active = progress.active[stack.clients]
+        if not active.any():
+            break
+        if active.mean() <= KEPT_SHARE:
+            stack.keep(active)
+    return result, progress.means
+
+
+class _Stack:
+    """Stacked parameters of the clients that still train, and the optimisers that step them."""
+
+    def __init__(self, phase: Phase, stacked: dict[str, Tensor], clients: Int64) -> None:
+        self.clients = clients
+        self.start = {name: stacked[name] for name in phase.names}
+        self.values = stacked | {name: value.clone() for name, value in self.start.items()}
+        self.optimizers = [
+            phase.optimizer(
+                [{"params": [self.values[name]], "lr": rate} for name, rate in group.items()],
+                **({"fused": True} if phase.optimizer in FUSED else {}),
+            )
+            for group in phase.groups
+        ]
+        self._groups = phase.groups
+
+    def keep(self, chosen: Bool) -> None:
+        """Drop the clients that have finished, with their part of the optimisers' state."""
+        at = torch.from_numpy(chosen)
+        n = len(self.clients)
+        self.clients = self.clients[chosen]
+        self.start = {name: value[at] for name, value in self.start.items()}
+        before = self.values
+        self.values = {name: value[at] for name, value in before.items()}
+        for names, optimizer in zip(self._groups, self.optimizers, strict=True):
+            for name, group in zip(names, optimizer.param_groups, strict=True):
+                state = optimizer.state.pop(before[name], {})
+                optimizer.state[self.values[name]] = {
+                    key: part[at] if torch.is_tensor(part) and part.shape[:1] == (n,) else part
+                    for key, part in state.items()
+                }
+                group["params"] = [self.values[name]]
+
+
+class _Progress:
+    """Mean losses of the clients, and which of them train on."""
+
+    def __init__(self, batches: _Batches, tolerance: float) -> None:
+        self._batches, self._tolerance = batches, tolerance
+        self._total = np.zeros(len(batches.units))
+        self.active = batches.steps > 0
+        self.means = np.zeros(len(batches.units))
+
+    def add(self, step: int, clients: Int64, losses: Float64) -> Bool:
+        """Count the mean losses of a step; returns which of ``clients`` it was the last one for."""
+        b, active = self._batches, self.active[clients]
+        units, per_epoch, total = b.units[clients], b.per_epoch[clients], self._total[clients]
+        epoch, number = np.divmod(step, np.maximum(per_epoch, 1))
+        total += np.where(active, losses * np.minimum(b.batch, units - number * b.batch), 0.0)
+        self._total[clients] = total
+        ends = active & (number == per_epoch - 1)
+        mean, previous = total / np.maximum(units * (epoch + 1), 1), self.means[clients]
+        change = np.abs(mean - previous) / np.abs(previous + 1e-5)
+        self.means[clients[ends]] = mean[ends]
+        last: Bool = ends & (epoch > 0) & (change < self._tolerance)
+        last |= active & (step == b.steps[clients] - 1)
+        self.active[clients[last]] = False
+        return last
