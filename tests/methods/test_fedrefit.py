@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,20 @@ def test_when_all_fits_are_delivered_nothing_is_sent(method: Any, tiny_split: Sp
         state.server, add_uploads(empty_sum(tiny_split.n_items, upload), upload)
     )
     assert after is state.server
+
+
+@pytest.mark.parametrize(("order", "fits"), [("choose", 3), ("forward", 1), ("both", 1)])
+def test_devices_get_every_fit_that_the_order_asks_for(
+    tiny_split: Split, order: str, fits: int
+) -> None:
+    settings = {"dim": 6, "space_rounds": 1, "participation": 1.0, "order": order}
+    method = conformance.make("fedrefit", **settings)
+    downloads = [played(method, tiny_split, rounds)[1] for rounds in range(fits + 3)]
+    assert [download.V.shape[1] > 0 for download in downloads] == [False, False] + [True] * (
+        fits + 1
+    )
+    same = [np.array_equal(one.V, two.V) for one, two in itertools.pairwise(downloads)]
+    assert same == [True] + [False] * fits + [True]  # after the last fit nothing changes any more
 
 
 def test_a_catalogue_smaller_than_the_space() -> None:
