@@ -168,9 +168,9 @@ def _quality(state: State) -> dict[str, float]:
 
 
 def strongest_attack(view: Row, span: str, figure: str = "personal_auc") -> dict[str, Any]:
-    """Results of the attack with the highest measure ``figure`` (then the highest AUC), with its
-    name under ``by``; empty if there is no attack. ``view`` is the part ``single_uploads`` or
-    ``secure_aggregation`` of the audit's result, ``span`` one of ``SPANS``."""
+    """Results of the best attack, with its name under ``by``; empty if there is none. Attacks are
+    ranked by the measure named ``figure``, then by AUC. ``view`` is the part ``single_uploads`` or
+    ``secure_aggregation`` of the audit's result, ``span`` is "one round" or "whole run"."""
     attacks = [{"by": name, **found} for name, found in view.get(span, {}).items()]
     return max(
         (attack for attack in attacks if attack["users"]),

@@ -149,8 +149,8 @@ def _attacks(results: Results) -> list[Chapter]:
 
 
 def _chapter(exhibit: Exhibit, results: Results) -> Chapter:
-    """Make a report chapter of an exhibit, without embedding pictures (they have no axes) and
-    convergence charts (the page already shows learning curves)."""
+    """Make a report chapter of an exhibit. Left out are t-SNE pictures, which have no axes, and
+    convergence charts, because the page already shows learning curves."""
     charts = [
         chart
         for chart in exhibit.charts(results).values()
