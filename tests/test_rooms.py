@@ -21,6 +21,7 @@ EVERY_ROOM = frozenset(
         "engine",
         "torch",
         "testing",
+        "display",
         "runs",
         "audit",
         "paper",
@@ -45,12 +46,13 @@ ALLOWED: dict[str, frozenset[str]] = {
     "engine": BASE | {"data", "privacy", "evaluation", "kernels"},
     "torch": BASE | {"kernels", "methods"},
     "testing": BASE | {"data", "methods", "evaluation", "kernels", "engine"},
-    "runs": BASE | {"data", "methods", "privacy", "evaluation", "kernels", "engine"},
+    "display": frozenset(),
+    "runs": BASE | {"data", "methods", "privacy", "evaluation", "kernels", "engine", "display"},
     "audit": BASE
-    | {"data", "methods", "privacy", "evaluation", "kernels", "engine", "runs", "report"},
+    | {"data", "methods", "privacy", "evaluation", "kernels", "engine", "runs", "display"},
     "paper": BASE | EVERY_ROOM - {"cli"},
     "deploy": BASE | {"data", "methods", "privacy", "kernels", "evaluation", "engine"},
-    "report": frozenset({"types", "files", "runs"}),
+    "report": frozenset({"types", "files", "runs", "display"}),
     "cli": BASE | EVERY_ROOM,
 }
 """A room may also import itself. What stands beside the rooms, like ``__init__`` and ``_api``, is a

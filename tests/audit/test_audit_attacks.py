@@ -33,9 +33,9 @@ from unskew.audit.privacy import (
     with_noise,
 )
 from unskew.audit.server import CuriousServer
+from unskew.display import draw_svg
 from unskew.engine import Federation, model_checksum
 from unskew.methods import METHODS, create
-from unskew.report import draw_svg
 from unskew.runs import RunSpec
 from unskew.types import Interactions, Rows, Split, UnskewError, Upload
 

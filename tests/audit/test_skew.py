@@ -16,7 +16,7 @@ from conftest import cut_down
 from unskew.audit import skew_formulas as formulas
 from unskew.audit.skew import VARIANTS, SkewSpec, audit_skew, findings, skew_table
 from unskew.audit.skew_formulas import Bounds, BoundTerms, Feedback
-from unskew.report import to_markdown
+from unskew.display import to_markdown
 from unskew.types import Float64, Interactions, UnskewError
 
 LINKS = ("logistic", "identity")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from pathlib import Path
 
+from unskew.display import Chart
 from unskew.paper import EXHIBITS, STORES, document, figure_paths, read_results
-from unskew.report import Chart
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs/figures"

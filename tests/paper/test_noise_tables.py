@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from paper_samples import run_row
 
+from unskew.display import to_markdown
 from unskew.methods import METHODS
 from unskew.paper import EXHIBITS, Plan, Results, missing_cells
 from unskew.paper.plan import command_of
 from unskew.paper.published import quality_under_noise
-from unskew.report import to_markdown
 from unskew.runs import RunSpec
 
 NAMES = ("ldp", "ldp-methods", "ldp-noise")

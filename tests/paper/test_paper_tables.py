@@ -3,6 +3,7 @@
 import pytest
 from paper_samples import run_row as row
 
+from unskew.display import to_markdown
 from unskew.paper import EXHIBITS, Plan, Results, document, published
 from unskew.paper.cost import parameter_megabytes
 from unskew.paper.document import fill_readme
@@ -11,7 +12,6 @@ from unskew.paper.noise import EXHIBITS as LDP
 from unskew.paper.plan import cell_identity, command_of
 from unskew.paper.rounds import rounds_to
 from unskew.paper.variants import VARIANTS
-from unskew.report import to_markdown
 from unskew.types import UnskewError
 
 NAMES = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from unskew.report import Cell, Chapter, Chart, Client, Extras, FinishedRun, Panel, Series, Table
+from unskew.display import Cell, Chart, Panel, Series, Table
+from unskew.report import Chapter, Client, Extras, FinishedRun
 from unskew.runs import ClientView, Result, Summary
 
 METHODS = ("pfedclr", "fedmf", "pfedrec", "gpfedrec", "fedrap", "pfedgraph", "fedncf", "fedmf-af")

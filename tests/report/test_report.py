@@ -11,8 +11,8 @@ from report_reader import EVIL, Reader
 from report_samples import METHODS, extras, sample, samples
 
 from unskew import report
+from unskew.display.palette import style_of
 from unskew.report.entries import amount
-from unskew.report.palette import style_of
 from unskew.runs import Summary
 from unskew.types import UnskewError
 

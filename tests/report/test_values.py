@@ -7,11 +7,11 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from report_reader import EVIL, Reader
 
+from unskew.display import Cell, Chart, Column, Panel, Series, Table, draw_svg
+from unskew.display.chart import draw_inline
+from unskew.display.palette import style_of
+from unskew.display.table import to_html, to_markdown
 from unskew.methods import METHODS
-from unskew.report import Cell, Chart, Column, Panel, Series, Table, draw_svg
-from unskew.report.chart import draw_inline
-from unskew.report.palette import style_of
-from unskew.report.table import to_html, to_markdown
 
 TABLE = Table.of(
     ["method", Column("HR@10", group="Quality"), Column("KB", better="low"), "data"],

@@ -16,12 +16,12 @@ import numpy as np
 
 from unskew.audit.attacks import Shadows, item_matrix, measure, owner_success
 from unskew.audit.server import SPANS, CuriousServer
+from unskew.display import MISSING, Cell, Chart, Panel, Series, Table
 from unskew.engine import Federation, State
 from unskew.evaluation import prepare
 from unskew.methods import METHODS
 from unskew.privacy import LocalPrivacy
 from unskew.ragged import owners, select
-from unskew.report import MISSING, Cell, Chart, Panel, Series, Table
 from unskew.rng import Purpose, generator
 from unskew.runs import OnRound, RunSpec, noise_mechanism, privacy_account, private_uploads
 from unskew.types import Bool, Float64, Int64, Interactions, Split, UnskewError

@@ -18,11 +18,11 @@ import polars as pl
 
 from unskew.audit import skew_formulas as formulas
 from unskew.audit.skew_formulas import Client, Feedback, History, Row
+from unskew.display import Table
 from unskew.engine import Federation, State
 from unskew.evaluation import prepare
 from unskew.kernels import draw_samples, overlay
 from unskew.methods import create, parse_settings
-from unskew.report import Table
 from unskew.types import Cohort, Float64, Interactions, Method, UnskewError
 
 

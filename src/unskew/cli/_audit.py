@@ -24,11 +24,11 @@ from unskew.audit.skew import VARIANTS, SkewSpec, audit_skew, findings, skew_tab
 from unskew.cli import _options as opt
 from unskew.cli._output import RoundProgress, load_data, print_json, print_table, stderr, stdout
 from unskew.cli._run import print_privacy
+from unskew.display import draw_svg, to_markdown
 from unskew.files import append_json_line, write_text
 from unskew.kernels import set_threads
 from unskew.methods import METHODS
 from unskew.paper import fill_table, read_rows
-from unskew.report import draw_svg, to_markdown
 from unskew.runs import RunSpec, read_spec
 from unskew.types import UnskewError
 

@@ -13,9 +13,9 @@ from typer import Context, Option
 
 from unskew.cli import _options as opt
 from unskew.cli._output import load_data, print_json, print_table, stderr, stdout
+from unskew.display import Chart, Panel, Series, draw_svg
 from unskew.files import write_text
 from unskew.kernels import set_threads
-from unskew.report import Chart, Panel, Series, draw_svg
 from unskew.runs.tuning import (
     Search,
     Trial,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from unskew.data import info, load
+from unskew.display import Cell, Chart, Column, Panel, Series, Table
 from unskew.methods import METHODS
 from unskew.paper import published
 from unskew.paper.plan import (
@@ -26,7 +27,6 @@ from unskew.paper.plan import (
     table_by_data,
 )
 from unskew.paper.rows import Record, Results, RunRow, data_place, distinct, find, select
-from unskew.report import Cell, Chart, Column, Panel, Series, Table
 from unskew.runs import RunSpec
 
 PARAMETERS_PER_MB = 2**20 / 4

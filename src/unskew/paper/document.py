@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from unskew.audit import privacy_tables, trade_off_chart
+from unskew.display import to_markdown
 from unskew.files import write_text
 from unskew.paper import cost, methods, noise, pictures, published, rounds, skew, variants
 from unskew.paper.plan import Exhibit, method_checksum
 from unskew.paper.rows import Results, find, read_results
-from unskew.report import Chapter, Extras, FinishedRun, to_markdown
+from unskew.report import Chapter, Extras, FinishedRun
 from unskew.types import UnskewError
 
 EXHIBITS: dict[str, Exhibit] = {

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from unskew.display import Cell, Column, Table
 from unskew.evaluation import holm, paired_test
 from unskew.methods import METHODS
 from unskew.paper import published
@@ -23,7 +24,6 @@ from unskew.paper.plan import (
     table_per_protocol,
 )
 from unskew.paper.rows import Record, Results, RunRow, data_place, distinct, find, select
-from unskew.report import Cell, Column, Table
 from unskew.runs import RunSpec, Summary, read_spec, read_users
 
 _ABOUT = {

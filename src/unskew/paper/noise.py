@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
+from unskew.display import Cell, Column, Table
 from unskew.paper import published
 from unskew.paper.plan import (
     DATASETS,
@@ -21,7 +22,6 @@ from unskew.paper.plan import (
     table_per_protocol,
 )
 from unskew.paper.rows import Results, RunRow, data_place, on_common_seeds, select
-from unskew.report import Cell, Column, Table
 from unskew.runs import RunSpec
 
 STRENGTH = 0.5

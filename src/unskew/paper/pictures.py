@@ -14,13 +14,13 @@ import numpy as np
 
 from unskew.audit import auc_of_one
 from unskew.data import load
+from unskew.display import Chart, Panel, Series
 from unskew.engine import Federation, State
 from unskew.evaluation import prepare
 from unskew.methods import create
 from unskew.paper.noise import COMPARED
 from unskew.paper.plan import QUICK_ROUNDS, Exhibit, Places, Plan, Task
 from unskew.paper.rows import Record, Results
-from unskew.report import Chart, Panel, Series
 from unskew.rng import Purpose, generator
 from unskew.types import Cohort, Float32, Int64, Rows, Split, UnskewError, Upload
 

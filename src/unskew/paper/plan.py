@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from unskew.display import Cell, Chart, Column, Panel, Table
 from unskew.files import read_json
 from unskew.methods import METHODS
 from unskew.paper.rows import (
@@ -27,7 +28,6 @@ from unskew.paper.rows import (
     select,
 )
 from unskew.privacy import LocalPrivacy
-from unskew.report import Cell, Chart, Column, Panel, Table
 from unskew.runs import RunSpec
 from unskew.types import UnskewError
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Protocol
 
+from unskew.display import draw_svg
 from unskew.files import append_json_line, write_text
 from unskew.paper.document import EXHIBITS, RUN_STORES, STORES, document, fill_readme
 from unskew.paper.plan import (
@@ -35,7 +36,6 @@ from unskew.paper.plan import (
     missing_cells,
 )
 from unskew.paper.rows import Record, Results, read_results
-from unskew.report import draw_svg
 from unskew.runs import RunSpec, SeedOutcome, run
 from unskew.types import UnskewError
 

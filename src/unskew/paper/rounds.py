@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew.display import Cell, Chart, Panel, Series, Table
 from unskew.paper.cost import FORMULAS
 from unskew.paper.pictures import build_federation, picture_task, pictured_clients, place_in_plane
 from unskew.paper.plan import (
@@ -34,7 +35,6 @@ from unskew.paper.rows import (
     sort_by_method,
 )
 from unskew.paper.variants import STYLE_KEYS, VARIANTS
-from unskew.report import Cell, Chart, Panel, Series, Table
 from unskew.types import Float32, Split
 
 CONVERGED_SHARE = 0.95

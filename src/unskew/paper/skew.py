@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from unskew.audit import VARIANTS, SkewSpec, audit_skew, findings, skew_table
 from unskew.data import load
+from unskew.display import Chart, Panel, Series, Table
 from unskew.paper.plan import QUICK_ROUNDS, Exhibit, Places, Plan, Task
 from unskew.paper.rows import Record, Results
-from unskew.report import Chart, Panel, Series, Table
 
 ROUNDS, CLIENTS = 15, 100
 """Number of rounds trained and maximum number of clients measured."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from unskew.display import Cell, Chart, Panel, Series, Table
 from unskew.methods import METHODS
 from unskew.paper import published
 from unskew.paper.cost import parameter_megabytes
@@ -20,7 +21,6 @@ from unskew.paper.plan import (
     table_per_protocol,
 )
 from unskew.paper.rows import Results, RunRow, data_place, distinct, find, on_common_seeds, select
-from unskew.report import Cell, Chart, Panel, Series, Table
 from unskew.runs import RunSpec
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

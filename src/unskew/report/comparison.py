@@ -7,10 +7,10 @@ from html import escape
 from statistics import fmean
 from typing import NamedTuple
 
-from unskew.report.chart import Panel, Series, figure_html, figures_html
+from unskew.display.chart import Panel, Series, figure_html, figures_html
+from unskew.display.palette import swatch
+from unskew.display.table import Cell, Column, Table, to_html
 from unskew.report.entries import LEAK_FREE, LEAKY, Entry, amount, group_by, kilobytes
-from unskew.report.palette import swatch
-from unskew.report.table import Cell, Column, Table, to_html
 
 MAX_LINES_WITH_BANDS = 4
 """Maximum number of lines in a chart that shows the range over seeds as bands."""

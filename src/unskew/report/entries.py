@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from unskew.report.palette import Style, style_of
-from unskew.report.table import MISSING, Cell
+from unskew.display.palette import Style, style_of
+from unskew.display.table import MISSING, Cell
 from unskew.runs import Result, Summary
 
 LEAKY, LEAK_FREE = "paper", "leak-free"

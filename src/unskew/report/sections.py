@@ -9,11 +9,11 @@ from pathlib import PureWindowsPath
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from unskew.report.chart import Chart, figure_html, figures_html
+from unskew.display.chart import Chart, figure_html, figures_html
+from unskew.display.palette import swatch
+from unskew.display.table import MISSING, Table, inline, to_html
 from unskew.report.comparison import Published
 from unskew.report.entries import Entry, group_by
-from unskew.report.palette import swatch
-from unskew.report.table import MISSING, Table, inline, to_html
 from unskew.runs import ClientView
 
 MAX_TITLES = 24

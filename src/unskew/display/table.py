@@ -1,4 +1,4 @@
-"""Tables as data with typed cells, written as Markdown or as sortable HTML."""
+"""Tables as data with typed cells, written as Markdown, LaTeX, plain HTML or sortable HTML."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ import re
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from unskew.report.palette import Style, swatch
-from unskew.runs import Summary
+from unskew.display.palette import Style, swatch
 
 MISSING = "–"
 """Text for a value that is missing or not a number."""
 
 MAX_ROWS_WITHOUT_SCROLLING = 24
 """Maximum number of rows of an HTML table without a vertical scroll bar."""
+
+
+class OverSeeds(Protocol):
+    """A metric over seeds: mean, standard deviation and the value of each seed."""
+
+    @property
+    def mean(self) -> float: ...
+    @property
+    def std(self) -> float: ...
+    @property
+    def values(self) -> Sequence[float]: ...
 
 
 class Cell(NamedTuple):
@@ -54,7 +64,7 @@ class Cell(NamedTuple):
         return cls(text, value, " ".join(notes), bold)
 
     @classmethod
-    def over_seeds(cls, metric: Summary, digits: int = 4, bold: bool = False) -> Cell:
+    def over_seeds(cls, metric: OverSeeds, digits: int = 4, bold: bool = False) -> Cell:
         """Cell of a metric's mean over seeds, with standard deviation if there are several."""
         std = metric.std if len(metric.values) > 1 else None
         return cls.number(metric.mean, digits, std, bold=bold)
@@ -122,6 +132,72 @@ def to_markdown(table: Table, heading: str = "###") -> str:
     title = f"{heading} {table.title}".strip() if table.title else ""
     notes = "\n".join(f"* {note}" for note in table.notes)
     return "\n\n".join(filter(None, [title, table.about, "\n".join(body), notes]))
+
+
+def to_latex(table: Table, label: str = "") -> str:
+    r"""A table as LaTeX with the lines of the package booktabs; bold cells in ``\textbf``. The
+    title becomes the caption, and notes stand below it."""
+
+    def text(cell: Cell) -> str:
+        words = _latex(cell.text)
+        bold = rf"\textbf{{{words}}}" if cell.bold else words
+        return " ".join(filter(None, [bold + _latex(cell.tag), _latex(cell.note)]))
+
+    def line(texts: Sequence[str]) -> str:
+        return "  " + " & ".join(texts) + r" \\"
+
+    kinds = "".join("r" if column.kind == "number" else "l" for column in table.columns)
+    caption = " ".join(_latex(part) for part in (table.title, *table.notes) if part)
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"  \centering",
+            *([rf"  \caption{{{caption}}}"] if caption else []),
+            *([rf"  \label{{{label}}}"] if label else []),
+            rf"  \begin{{tabular}}{{{kinds}}}",
+            r"  \toprule",
+            line([_latex(column.name) for column in table.columns]),
+            r"  \midrule",
+            *(line([text(cell) for cell in row]) for row in table.rows),
+            r"  \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+_LATEX_SIGNS = {
+    **{sign: "\\" + sign for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "±": r"$\pm$",
+    "Δ": r"$\Delta$",
+    "…": r"\dots{}",
+    MISSING: "--",
+}
+"""What LaTeX needs for signs that it reads as commands or that its fonts lack."""
+
+
+def _latex(text: str) -> str:
+    """Escape text for LaTeX; Markdown's `code` and **bold** lose their marks."""
+    plain = re.sub(r"`([^`]+)`|\*\*([^*]+)\*\*", lambda found: found[1] or found[2], text)
+    return "".join(_LATEX_SIGNS.get(sign, sign) for sign in plain)
+
+
+def to_plain_html(table: Table) -> str:
+    """A table as HTML without script or style sheet, for notebooks."""
+    heads = "".join(f"<th>{inline(column.name)}</th>" for column in table.columns)
+    body = ""
+    for row in table.rows:
+        lines = [inline(cell.line) for cell in row]
+        texts = (f"<b>{x}</b>" if cell.bold else x for x, cell in zip(lines, row, strict=True))
+        body += f"<tr>{''.join(f'<td>{text}</td>' for text in texts)}</tr>"
+    title = f"<p><strong>{inline(table.title)}</strong></p>" if table.title else ""
+    notes = "".join(f"<p>{inline(note)}</p>" for note in table.notes)
+    return f"{title}<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{notes}"
 
 
 def to_html(table: Table, key: str, classes: str = "") -> str:

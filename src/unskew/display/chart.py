@@ -1,4 +1,4 @@
-"""Charts as data, drawn by matplotlib as SVG: a whole file, or inline for a page.
+"""Charts as data, drawn by matplotlib: as SVG (a file, or inline for a page) or as a figure.
 
 Drawing a chart twice gives identical bytes. Methods differ by dash, marker and colour.
 """
@@ -9,12 +9,13 @@ import io
 import re
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from typing import Any, Literal, NamedTuple
 
-from unskew.report.palette import Style, style_of, swatch
-from unskew.report.table import MISSING, Cell, Column, Table, inline, to_html
+from unskew.display.palette import Style, style_of, swatch
+from unskew.display.table import MISSING, Cell, Column, Table, inline, to_html
 
 
 class Series(NamedTuple):
@@ -108,13 +109,18 @@ _PAGE_COLOURS = {_INK: "currentColor", _GRID: "var(--grid)", _BACK: "var(--card)
 
 def draw_svg(chart: Chart) -> str:
     """The text of an SVG file of a chart on a white background, with title and legend."""
-    across = min(chart.columns, len(chart.panels))
-    down = -(-len(chart.panels) // across)
-    # Room above for the title and below for rows of three legend entries per column.
-    entries = len({series.label for panel in chart.panels for series in panel.all_series})
-    height = down * (PANEL_HEIGHT + 20) + 30 + 16 * -(-entries // (3 * across))
-    svg = _draw(chart, across, down, (across * PANEL_WIDTH + 20, height), "chart")
+    svg = _draw(chart, *_layout(chart), "chart")
     return svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+
+
+def draw_figure(chart: Chart) -> Any:
+    """A matplotlib ``Figure`` of a chart, to show in a notebook, change, or save."""
+    across, down, size = _layout(chart)
+    with _style("figure", _FILE_COLOURS, bare=False):
+        figure = _figure(chart, across, down, size, _FILE_COLOURS[_BACK])
+    # A figure made without pyplot tells a notebook itself how it looks.
+    figure._repr_svg_ = lambda: draw_svg(chart)
+    return figure
 
 
 def draw_inline(panel: Panel, key: str) -> str:
@@ -124,24 +130,32 @@ def draw_inline(panel: Panel, key: str) -> str:
     return _draw(chart, 1, 1, (PANEL_WIDTH, PANEL_HEIGHT), key, bare=True)
 
 
-def _draw(
-    chart: Chart, across: int, down: int, size: tuple[int, int], key: str, bare: bool = False
-) -> str:
-    """SVG of a chart, with a title and description for screen readers. If ``bare``, it has the
-    colours of the HTML page and no heading, legend and background."""
+def _layout(chart: Chart) -> tuple[int, int, tuple[int, int]]:
+    """Number of columns and rows of a chart's panels, and the chart's size in pixels."""
+    across = min(chart.columns, len(chart.panels))
+    down = -(-len(chart.panels) // across)
+    # Room above for the title and below for rows of three legend entries per column.
+    entries = len({series.label for panel in chart.panels for series in panel.all_series})
+    height = down * (PANEL_HEIGHT + 20) + 30 + 16 * -(-entries // (3 * across))
+    return across, down, (across * PANEL_WIDTH + 20, height)
+
+
+@contextmanager
+def _style(key: str, colours: Mapping[str, str], bare: bool) -> Iterator[None]:
+    """Matplotlib's settings for our charts, only while one is drawn. ``colours`` are those of text,
+    grid and background by placeholder; ``key`` makes ids within an SVG repeatable."""
     from matplotlib import style
-    from matplotlib.figure import Figure
 
     inked = ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
-    settings = dict.fromkeys((*inked, "axes.edgecolor"), _INK) | {
+    settings = dict.fromkeys((*inked, "axes.edgecolor"), colours[_INK]) | {
         "svg.fonttype": "none",
         "svg.hashsalt": key,
         "text.parse_math": False,
         "lines.scale_dashes": False,
         "axes.facecolor": "none",
         "axes.spines.top": False,
-        "figure.facecolor": "none" if bare else _BACK,
-        "grid.color": _GRID,
+        "figure.facecolor": "none" if bare else colours[_BACK],
+        "grid.color": colours[_GRID],
         "font.family": "DejaVu Sans",
         "font.size": 12,
         "axes.titlesize": "medium",
@@ -152,24 +166,42 @@ def _draw(
     with style.context(["default", settings]), warnings.catch_warnings():
         # Text is laid out in a font that may lack a glyph; the viewer's font draws it.
         warnings.filterwarnings("ignore", "Glyph")
-        figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")
-        axes = figure.subplots(down, across, squeeze=False).ravel()
-        legend: dict[str, Any] = {}
-        for axis, panel in zip(axes, chart.panels, strict=False):
-            legend |= _draw_panel(axis, panel, bare)
-        for axis in axes[len(chart.panels) :]:
-            axis.set_visible(False)
-        if not bare:
-            figure.suptitle(textwrap.fill(chart.title, 50 * across))
-            figure.legend(
-                list(legend.values()),
-                list(legend),
-                loc="outside lower center",
-                ncols=min(len(legend), 3 * across) or 1,
-                frameon=False,
-            )
-        file = io.StringIO()
-        figure.savefig(file, format="svg")
+        yield
+
+
+def _figure(
+    chart: Chart, across: int, down: int, size: tuple[int, int], back: str, bare: bool = False
+) -> Any:
+    """A matplotlib figure of a chart; ``back`` is the colour inside hollow markers."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).ravel()
+    legend: dict[str, Any] = {}
+    for axis, panel in zip(axes, chart.panels, strict=False):
+        legend |= _draw_panel(axis, panel, back, bare)
+    for axis in axes[len(chart.panels) :]:
+        axis.set_visible(False)
+    if not bare:
+        figure.suptitle(textwrap.fill(chart.title, 50 * across))
+        figure.legend(
+            list(legend.values()),
+            list(legend),
+            loc="outside lower center",
+            ncols=min(len(legend), 3 * across) or 1,
+            frameon=False,
+        )
+    return figure
+
+
+def _draw(
+    chart: Chart, across: int, down: int, size: tuple[int, int], key: str, bare: bool = False
+) -> str:
+    """SVG of a chart, with a title and description for screen readers. If ``bare``, it has the
+    colours of the HTML page and no heading, legend and background."""
+    file = io.StringIO()
+    with _style(key, {name: name for name in _FILE_COLOURS}, bare):
+        _figure(chart, across, down, size, _BACK, bare).savefig(file, format="svg")
     drawn = file.getvalue().replace("xlink:href", "href")
     body = _SVG_NOISE.sub("", drawn[drawn.index("<g ") :])
     body = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: _round_coordinates(found[0]), body)
@@ -183,7 +215,7 @@ def _draw(
     )
 
 
-def _draw_panel(axis: Any, panel: Panel, bare: bool) -> dict[str, Any]:
+def _draw_panel(axis: Any, panel: Panel, back: str, bare: bool) -> dict[str, Any]:
     """Draw a panel with matplotlib and return its legend handles by label."""
     axis.set_xlabel(textwrap.fill(panel.x_label, MAX_LABEL_WIDTH))
     if bare:
@@ -200,7 +232,7 @@ def _draw_panel(axis: Any, panel: Panel, bare: bool) -> dict[str, Any]:
     else:
         axis.spines["right"].set_visible(False)
     for at, series in enumerate(panel.series):
-        legend[series.label] = _draw_series(axis, series, at)
+        legend[series.label] = _draw_series(axis, series, at, back)
         # The notes of the first and the last point stand beside them.
         few = len(panel.series) <= MAX_SERIES_WITH_NOTES
         for end in {0, len(series.notes) - 1} if few and series.notes else ():
@@ -225,10 +257,10 @@ def _draw_panel(axis: Any, panel: Panel, bare: bool) -> dict[str, Any]:
     return legend
 
 
-def _draw_series(axis: Any, series: Series, at: int) -> Any:
+def _draw_series(axis: Any, series: Series, at: int, back: str) -> Any:
     """Draw series number ``at`` of a panel with matplotlib and return its legend handle."""
     style, marker = series.style, series.style.marker
-    face = _BACK if style.hollow else style.colour
+    face = back if style.hollow else style.colour
     if series.kind == "points":
         look = {"marker": marker, "linewidths": 1.4, "alpha": 0.85}
         look |= {"c": style.colour} if marker in "x+" else {"fc": face, "ec": style.colour}
