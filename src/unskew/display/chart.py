@@ -91,6 +91,8 @@ MAX_NOTE_WIDTH = 24
 """Maximum characters of a point's note; longer notes are shortened."""
 MAX_SERIES_WITH_NOTES = 4
 """Maximum number of series in a panel whose points have notes; more would overlap."""
+MAX_VECTOR_POINTS = 500
+"""Clouds of more points are drawn as an image inside the SVG, which keeps the file small."""
 _POINT_AREAS = {"other": 8.0, "interacted": 16.0, "user": 160.0, "best": 120.0}
 """Areas of points in square pixels by the key of their series; 30 for other keys."""
 _INK, _GRID, _BACK = "#010203", "#040506", "#070809"
@@ -201,7 +203,7 @@ def _draw(
     colours of the HTML page and no heading, legend and background."""
     file = io.StringIO()
     with _style(key, {name: name for name in _FILE_COLOURS}, bare):
-        _figure(chart, across, down, size, _BACK, bare).savefig(file, format="svg")
+        _figure(chart, across, down, size, _BACK, bare).savefig(file, format="svg", dpi=100)
     drawn = file.getvalue().replace("xlink:href", "href")
     body = _SVG_NOISE.sub("", drawn[drawn.index("<g ") :])
     body = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: _round_coordinates(found[0]), body)
@@ -270,7 +272,10 @@ def _draw_series(axis: Any, series: Series, at: int, back: str) -> Any:
             axis.margins(0.15)
         # Small bubbles on top of large ones.
         order = 2 - max(series.sizes, default=0)
-        axis.scatter(series.x, series.y, s=sizes, zorder=order, **look)
+        cloud = len(series.x) > MAX_VECTOR_POINTS
+        if cloud and style.hollow:
+            look["fc"] = _FILE_COLOURS[_BACK]
+        axis.scatter(series.x, series.y, s=sizes, zorder=order, rasterized=cloud, **look)
         return axis.scatter([], [], s=30, **look)
     dash: Any = (0, tuple(map(float, style.dash.split()))) if style.dash else "-"
     if series.kind == "step":
