@@ -14,7 +14,7 @@ from unskew.types import Interactions
 
 def fit(
     method: Any = "fedrefit",
-    data: Interactions | str = "demo",
+    data: Any = "demo",
     *,
     protocol: str = "leak-free",
     seeds: Sequence[int] = (0,),
@@ -24,12 +24,13 @@ def fit(
     """Train a federation and evaluate it.
 
     ``method`` is a name, a class, an object, or ``"package.module:Class"``. ``data`` is the result
-    of `unskew.load`, or a name or path to load. ``settings`` are the method's (``rounds=100``,
-    ``dim=16`` ...). With ``out``, the run is saved there with checkpoints; otherwise everything
-    stays in memory. Returns a `Run`: ``metrics`` are the means over seeds at the round with the
-    best validation NDCG@10, ``summary()`` has all results.
+    of `unskew.load`, or anything that it takes: a name, a path, a data frame, a list of tuples.
+    ``settings`` are the method's (``rounds=100``, ``dim=16`` ...). With ``out``, the run is saved
+    there with checkpoints; otherwise everything stays in memory. Returns a `Run`: ``metrics`` are
+    the means over seeds at the round with the best validation NDCG@10, ``summary()`` has all
+    results.
     """
-    interactions = load(data) if isinstance(data, str) else data
+    interactions = data if isinstance(data, Interactions) else load(data)
     name, own_settings = admit_method(method)
     spec = RunSpec(name, own_settings | settings, interactions.name, protocol, tuple(seeds))
     return run(spec, interactions, out=None if out is None else Path(out))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
+Int8 = NDArray[np.int8]
 Bool = NDArray[np.bool_]
 
 
@@ -75,8 +77,12 @@ class Interactions:
     """Whether ``timestamps`` are real times, only an order (FilmTrust), or absent."""
     titles: Sequence[str] | None = None
     """A title per item, aligned with ``item_ids``."""
-    min_user_rows: int = 3
+    min_user_rows: int = 1
     """Users with fewer rows are left out of the federation (the source's published rule)."""
+    parts: Int8 | None = None
+    """For data that comes already split: 0, 1 or 2 for each row of training, validation, test."""
+    item_features: Float32 | None = None
+    """A row of features per item, aligned with ``item_ids``."""
     notes: tuple[str, ...] = ()
     """Sentences for the user about rows that reading dropped or changed."""
 
@@ -105,6 +111,18 @@ class Split:
     rank_all: bool
     """Whether the headline metrics rank all unseen items or only the sampled candidates."""
     notes: tuple[str, ...] = ()
+    train_ratings: Float32 | None = None
+    """Rating of each entry of ``train``; None if the source has no ratings."""
+    train_timestamps: Int64 | None = None
+    """Time of each entry of ``train``; None if the source has no times."""
+    item_features: Float32 | None = None
+    """A row of features per item; None if the source has none."""
+
+    @staticmethod
+    def from_frames(train: Any, validation: Any = None, test: Any = None, **options: Any) -> Split:
+        """A split of your own, from three tables; see `unskew.split_from_frames`."""
+        made: Split = import_module("unskew").split_from_frames(train, validation, test, **options)
+        return made
 
     @property
     def n_users(self) -> int:
@@ -140,6 +158,10 @@ class Cohort(NamedTuple):
     round: int
     samples: Samples | None = None
     """The round's samples, if Steps 1 and 2 share them; None: each step draws the same ones."""
+    ratings: Float32 | None = None
+    """Rating of each entry of ``positives``, if the method's ``needs`` ask for it."""
+    timestamps: Int64 | None = None
+    """Time of each entry of ``positives``, if the method's ``needs`` ask for it."""
 
     def at_round(self, round: int) -> Cohort:
         """The same clients in another round, without samples."""
@@ -185,6 +207,10 @@ Aggregation = Literal["sum", "individual", "central"]
 upload, or, for baselines that are not federated, all interactions."""
 
 
+Need = Literal["ratings", "timestamps", "item_features"]
+"""Data that a method gets only if it asks for them."""
+
+
 class Model(Protocol):
     """Interface shared by federated and central methods. States are NamedTuples of arrays. The
     private state (data that stays on devices) has the user axis first, or is ragged (``Rows``).
@@ -204,6 +230,11 @@ class Model(Protocol):
     stateless: ClassVar[bool] = False
     """Whether devices hold no parameters of their own, so that any user can be scored with the
     newest download."""
+    needs: ClassVar[Collection[Need]] = ()
+    """Data beyond the items themselves that the method uses. Ratings and timestamps then stand in
+    every ``Cohort``, item features come once, through ``set_item_features``."""
+    item_features: Float32 | None = None
+    """A row of features per item, if ``needs`` ask for it."""
 
     def __init__(self, config: Any = None) -> None:
         if config is not None:
@@ -224,6 +255,11 @@ class Model(Protocol):
         """Private states of new users, computed from their items without a training round."""
 
     # Optional hooks, with their defaults.
+
+    def set_item_features(self, features: Float32) -> None:
+        """Called once, before ``init``, with a row of features per item, if ``needs`` ask for it.
+        Default: keep them as the attribute ``item_features``."""
+        self.item_features = features
 
     def download(self, server: Any) -> Any:
         """The data that the server sends to every client of a round. Default: its whole state."""

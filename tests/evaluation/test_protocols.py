@@ -220,10 +220,24 @@ def test_time_split_of_one_moment_is_refused() -> None:
         prepare(data, "time")
 
 
-def test_a_user_too_short_to_hold_out_from_is_named() -> None:
-    data = make_interactions([(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0), (1, 1, 1)], None, 1)
-    with pytest.raises(UnskewError, match=r"User u1 .*2 usable row.*min_user_rows"):
-        prepare(data)
+@pytest.mark.parametrize("protocol", ["paper", "leak-free"])
+def test_users_too_short_to_hold_out_from_only_train(protocol: str) -> None:
+    rows = [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0), (1, 1, 1), (2, 2, 0)]
+    split = prepare(make_interactions(rows, None, 1), protocol)
+    assert split.train.counts().tolist() == [1, 2, 1]
+    assert split.validation.counts().tolist() == split.test.counts().tolist() == [1, 0, 0]
+    assert any("2 users with fewer than 3 rows" in note for note in split.notes)
+    without = prepare(make_interactions(rows[:3], None, 1), protocol)
+    assert (split.test.of(0), split.validation.of(0)) == (
+        without.test.of(0),
+        without.validation.of(0),
+    )
+
+
+def test_nobody_to_evaluate_is_said() -> None:
+    split = prepare(make_interactions([(0, 0, 0), (1, 0, 0), (1, 1, 1)], None, 1))
+    assert split.n_users == 2
+    assert "nobody has test items, so there are no metrics" in split.notes
 
 
 def test_nothing_left_and_unknown_names_are_refused() -> None:

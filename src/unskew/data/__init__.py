@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from unskew.data._checks import Rules, did_you_mean
 from unskew.data._demo import demo
 from unskew.data._download import Progress, fetch, verify
+from unskew.data._frames import table_from_memory
 from unskew.data._rows import ticks_per_second, to_interactions
 from unskew.data._sources import (
     Source,
@@ -31,7 +33,7 @@ from unskew.data._sources import (
     read_titles,
     sources,
 )
-from unskew.data._tables import read_table
+from unskew.data._tables import Table, read_table
 from unskew.types import Bool, Interactions, UnskewError
 
 __all__ = [
@@ -44,9 +46,6 @@ __all__ = [
     "load",
     "sources",
 ]
-
-_MIN_USER_ROWS = 3
-"""Default minimum of rows per user in a file: one each for training, validation and testing."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,9 @@ class Statistics:
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
+    data: Any,
     *,
+    name: str | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     columns: Mapping[str, str | None] | None = None,
     skip_bad_rows: bool = False,
@@ -86,31 +86,27 @@ def load(
     titles: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Interactions:
-    """Read all interactions of a data set known by name, or of a file.
+    """Read all interactions of a data set known by name, of a file, or of an object in memory.
 
     A name is looked up below ``data_dir`` (or ``$UNSKEW_DATA``), then in the cache, then downloaded
     from its publisher. A path may be CSV, TSV or other delimited text, gzip of these, Parquet or
-    RecBole's ``.inter``. ``columns`` says which column is the ``user``, ``item``, ``rating`` and
-    ``timestamp`` where their names are unusual (None: the file's column is not used).
+    RecBole's ``.inter``. In memory, ``data`` is a pandas or polars frame, a SciPy sparse matrix
+    (rows are users, columns items, values ratings), or a list of tuples (user, item) with a rating
+    and a timestamp if there are any. ``columns`` says which column is the ``user``, ``item``,
+    ``rating`` and ``timestamp`` where their names are unusual (None: the column is not used).
 
-    Any problem in the file is an `UnskewError` that names the line, unless
-    ``skip_bad_rows`` drops such rows and counts them in ``Interactions.notes``. ``min_user_rows``
-    replaces the data set's own minimum of rows per user. If it is not given for a file, a user with
-    fewer than three rows is an error: validation and testing need one row each, training another.
+    Labels become text: user 42 and user "42" are the same. Any problem is an `UnskewError` that
+    names the line, unless ``skip_bad_rows`` drops such rows and counts them in
+    ``Interactions.notes``. ``min_user_rows`` replaces the data set's own minimum of rows per user
+    (for your own data 1: everybody takes part). ``name`` is what results call your data.
     """
     if min_user_rows is not None and min_user_rows < 1:
         raise UnskewError(f"min_user_rows is {min_user_rows}; it must be at least 1")
-    source = find_source(name_or_path) if isinstance(name_or_path, str) else None
+    source = find_source(data) if isinstance(data, str) else None
     if source is None:
-        check_source(name_or_path)
-        path = Path(os.path.expanduser(name_or_path))
-        rules = Rules(
-            skip_bad_rows=skip_bad_rows,
-            min_user_rows=min_user_rows or _MIN_USER_ROWS,
-            refuse_short_users=min_user_rows is None or skip_bad_rows,
-        )
-        name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
-        interactions = to_interactions(read_table(path), name, columns, rules)
+        rules = Rules(skip_bad_rows=skip_bad_rows, min_user_rows=min_user_rows or 1)
+        table, own_name = _read_own(data, name)
+        interactions = to_interactions(table, own_name, columns, rules)
     elif source.name == "demo":
         interactions = demo()
         if min_user_rows is not None:
@@ -119,6 +115,16 @@ def load(
         path = _find_ratings(source, data_dir, progress)
         interactions = read_source(path, source, columns, skip_bad_rows, min_user_rows)
     return interactions if titles is None else add_titles(interactions, read_titles(Path(titles)))
+
+
+def _read_own(data: Any, name: str | None) -> tuple[Table, str]:
+    """The rows of a file or of an object in memory, and what to call them."""
+    if not isinstance(data, str | os.PathLike):
+        return table_from_memory(data, name or "data"), name or "data"
+    check_source(data)
+    path = Path(os.path.expanduser(data))
+    stem = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+    return read_table(path), name or stem
 
 
 def info(interactions: Interactions) -> Statistics:

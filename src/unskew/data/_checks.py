@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -30,13 +29,12 @@ _USUAL_NAMES: Mapping[str, str] = {
 """Column names recognised for each role, in lower case without punctuation, most usual first."""
 
 
-def find_columns(
-    path: Path, names: Sequence[str], wanted: Mapping[str, str | None] | None
-) -> dict[str, str]:
-    """Map each role (user, item, rating, timestamp) to the name of its column among ``names``.
+def find_columns(table: Table, wanted: Mapping[str, str | None] | None) -> dict[str, str]:
+    """Map each role (user, item, rating, timestamp) to the name of its column in a table.
 
     ``wanted`` is such a mapping for some roles; None or an empty name there leaves a role out. The
     columns of other roles are recognised by their names."""
+    names, header = table.frame.columns, table.header
     chosen: dict[str, str] = {}
     for role, column in (wanted or {}).items():
         if role not in _ROLES:
@@ -45,8 +43,8 @@ def find_columns(
             )
         if column and column not in names:
             raise UnskewError(
-                f"{path}, line 1: there is no column {column!r} for the {role}; "
-                f"the file has {quote_names(names)}{did_you_mean(column, names)}"
+                f"{header}: there is no column {column!r} for the {role}; "
+                f"there are {quote_names(names)}{did_you_mean(column, names)}"
             )
         if column:
             chosen[role] = column
@@ -57,7 +55,7 @@ def find_columns(
                 chosen[role] = column
     missing = [role for role in ("user", "item") if role not in chosen]
     if missing:
-        raise UnskewError(_missing_columns(path, names, missing))
+        raise UnskewError(_missing_columns(header, names, missing))
     return chosen
 
 
@@ -82,16 +80,16 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _missing_columns(path: Path, names: Sequence[str], missing: Sequence[str]) -> str:
+def _missing_columns(header: str, names: Sequence[str], missing: Sequence[str]) -> str:
     if all(re.fullmatch(r"\s*[-+.\deE]+\s*", name) for name in names):
         return (
-            f"{path}, line 1: the first line holds numbers, not column names; "
+            f"{header}: the first line holds numbers, not column names; "
             "add a header line such as user,item,rating,timestamp"
         )
     what = " and no ".join(f"{role} column" for role in missing)
     mapping = ", ".join(f'"{role}": "..."' for role in missing)
     return (
-        f"{path}, line 1: no {what} among {quote_names(names)}; "
+        f"{header}: no {what} among {quote_names(names)}; "
         f"rename the header or say which it is with columns={{{mapping}}}"
     )
 
@@ -103,10 +101,9 @@ class Rules:
     skip_bad_rows: bool = False
     """Drop bad rows and count them; otherwise the first one is an error."""
     published: bool = False
-    """A data set known by name: repeated pairs and any 64-bit timestamp are accepted."""
-    min_user_rows: int = 3
-    refuse_short_users: bool = False
-    """Treat a user with fewer rows as an error in the file; otherwise the split leaves it out."""
+    """A data set known by name: any 64-bit timestamp is accepted."""
+    min_user_rows: int = 1
+    """Users with fewer rows are left out when the rows are split."""
 
 
 class Problems:
@@ -116,7 +113,7 @@ class Problems:
         self.table = table
         self.rules = rules
         self.bad: Bool = np.zeros(table.frame.height, np.bool_)
-        self.remarks: list[str] = []
+        self.remarks: list[str] = list(table.notes)
         """Notes about the file that are no errors."""
         self._counts: Counter[str] = Counter()
         self._first: tuple[int, str] | None = None
@@ -125,7 +122,7 @@ class Problems:
             self._counts["ragged line"] += 1
 
     def mark(self, rows: Bool, kind: str, describe: pl.Series | str) -> None:
-        """Mark rows as bad, and count them in the notes as ``kind`` unless that is empty.
+        """Mark rows as bad and count them in the notes as ``kind``.
         ``describe`` is the error's text, or the column whose bad value the error quotes."""
         fresh = rows & ~self.bad
         if not fresh.any():
@@ -156,11 +153,10 @@ class Problems:
 
     def notes(self) -> tuple[str, ...]:
         """Sentences for ``Interactions.notes``: remarks, and how many rows were dropped and why."""
-        counts = {kind: n for kind, n in self._counts.items() if kind}
-        if not counts:
+        if not self._counts:
             return tuple(self.remarks)
-        parts = ", ".join(count(n, kind) for kind, n in counts.items())
-        return (*self.remarks, f"dropped {count(sum(counts.values()), 'row')}: {parts}")
+        parts = ", ".join(count(n, kind) for kind, n in self._counts.items())
+        return (*self.remarks, f"dropped {count(self._counts.total(), 'row')}: {parts}")
 
     def _note(self, line: int, text: str) -> None:
         if self._first is None or line < self._first[0]:

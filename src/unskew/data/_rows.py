@@ -1,8 +1,8 @@
 """Convert a table to interactions with numbered users and items, after checking every row.
 
 The first bad row raises an error or, with ``skip_bad_rows``, all bad rows are dropped and counted.
-Files given by path are checked more strictly than published data sets: (user, item) pairs may not
-repeat, dates must be plausible, and every user needs rows for training, validation and testing.
+Tables that a user brings are checked more strictly than published data sets: their dates must be
+plausible.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from unskew.data._checks import Problems, Rules, count, find_columns
+from unskew.data._checks import Problems, Rules, find_columns
 from unskew.data._tables import Table
 from unskew.types import Float64, Int32, Int64, Interactions, UnskewError
 
@@ -40,7 +40,7 @@ def to_interactions(
     table: Table, name: str, columns: Mapping[str, str | None] | None, rules: Rules
 ) -> Interactions:
     """Check a table and convert it; users and items are numbered in order of first appearance."""
-    chosen = find_columns(table.path, table.frame.columns, columns)
+    chosen = find_columns(table, columns)
     problems = Problems(table, rules)
     frame = table.frame
     read = _Columns(
@@ -50,15 +50,9 @@ def to_interactions(
         _read_times(frame[chosen["timestamp"]], problems) if "timestamp" in chosen else None,
     )
     problems.raise_first()
-    if not rules.published:
-        _mark_duplicates(read, problems)
-        problems.raise_first()
-    if rules.refuse_short_users:
-        _mark_short_users(read, problems)
-        problems.raise_first()
     keep = ~problems.bad
     if not keep.any():
-        raise UnskewError(f"{table.path}: no usable rows are left; mend the file's rows")
+        raise UnskewError(f"{table.path}: no usable rows are left; mend them")
     users, user_ids = number_labels(read.users.filter(pl.Series(keep)))
     items, item_ids = number_labels(read.items.filter(pl.Series(keep)))
     return Interactions(
@@ -180,39 +174,6 @@ def _mark_impossible_times(times: Int64, text: pl.Series, problems: Problems) ->
         value = str(text[int(late.argmax())])
         describe = f"timestamp {value!r} is after the year 2200 in {_UNITS[ticks]}"
         problems.mark(late, "absurd timestamp", describe)
-
-
-def _mark_duplicates(read: _Columns, problems: Problems) -> None:
-    pairs = pl.DataFrame({"user": read.users, "item": read.items}).with_row_index("row")
-    pairs = pairs.filter(pl.Series(~problems.bad))
-    later = pairs.filter(~pl.struct("user", "item").is_first_distinct())
-    if later.height == 0:
-        return
-    _, user, item = later.row(0)
-    first = pairs.filter((pl.col("user") == user) & (pl.col("item") == item))["row"][0]
-    repeated = np.zeros(len(problems.bad), np.bool_)
-    repeated[later["row"].to_numpy()] = True
-    where = f"{problems.table.unit} {problems.table.lines[first]}"
-    text = f"user {user!r} and item {item!r} already stand on {where}"
-    problems.mark(repeated, "duplicate pair", text)
-
-
-def _mark_short_users(read: _Columns, problems: Problems) -> None:
-    """Mark all rows of users who have fewer usable rows than the minimum per user."""
-    usable = ~problems.bad if read.ratings is None else ~problems.bad & (read.ratings > 0)
-    frame = pl.DataFrame({"user": read.users, "usable": pl.Series(usable)})
-    totals = frame.select(pl.col("usable").sum().over("user")).to_series().to_numpy()
-    least = problems.rules.min_user_rows
-    short = (totals < least) & ~problems.bad
-    if not short.any():
-        return
-    row = int(short.argmax())
-    usable_rows = count(totals[row], "usable row")
-    text = f"user {read.users[row]!r} has {usable_rows} where at least {least} are needed"
-    problems.mark(short, "", text)
-    users = count(read.users.filter(pl.Series(short)).n_unique(), "user")
-    rows = count(int(short.sum()), "row")
-    problems.remarks.append(f"dropped {users} with fewer than {least} rows ({rows})")
 
 
 def _check_type(column: pl.Series, fits: bool, wanted: str, problems: Problems) -> None:

@@ -46,15 +46,22 @@ _RECBOLE_NAME = re.compile(r"(.+):(token|float|token_seq|float_seq)")
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file. ``lines[n]`` is the line number (or Parquet row number) of row ``n``.
-    ``ragged`` lists the lines left out of ``frame`` because their number of fields is wrong, as
-    (line number, number of fields)."""
+    """The rows of a file or frame. ``lines[n]`` is the line number (or the row number, in Parquet
+    files and frames) of row ``n``. ``path`` is what messages call the table. ``ragged`` lists the
+    lines left out because their number of fields is wrong, as (line number, fields)."""
 
-    path: Path
+    path: Path | str
     frame: pl.DataFrame
     lines: Int64
     unit: Literal["line", "row"]
     ragged: tuple[tuple[int, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    """Sentences for the user about how the table was read."""
+
+    @property
+    def header(self) -> str:
+        """Where the column names stand, for messages."""
+        return f"{self.path}, line 1" if self.unit == "line" else str(self.path)
 
 
 def read_table(path: Path) -> Table:

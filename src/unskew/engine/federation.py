@@ -122,7 +122,8 @@ class Federation:
     def step(self, state: State) -> Row:
         """Train and evaluate one round. Changes ``state``; returns the round's losses and metrics.
 
-        The best round is the one with the highest validation NDCG@10, the first one in a tie.
+        The best round is the one with the highest validation NDCG@10, the first one in a tie; the
+        last round if nobody has validation items.
         """
         began, board, devices = time.perf_counter(), state.scoreboard, state.devices
         if self.method.aggregation == "central":
@@ -146,7 +147,7 @@ class Federation:
         best_so_far = -1.0
         if state.best_round:
             best_so_far = state.rows[state.best_round - 1]["validation"]["ndcg@10"]
-        if row["validation"]["ndcg@10"] > best_so_far:
+        if not row["validation"]["ndcg@10"] <= best_so_far:  # also if it is NaN
             state.best_round = state.round
             state.best_devices, state.best_scoreboard = devices.snapshot(), board.snapshot()
         state.rows.append(row)

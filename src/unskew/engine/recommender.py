@@ -25,7 +25,7 @@ class Recommender:
         self.split = split
         self._method, self._devices, self._seed = method, devices, seed
 
-    def recommend(self, user: str, k: int = 10) -> list[dict[str, Any]]:
+    def recommend(self, user: str | int, k: int = 10) -> list[dict[str, Any]]:
         """The ``k`` best unseen items of the user labelled ``user``: rank, item, title, score."""
         users = np.array([_find(user, self.split.user_ids, "user")])
         return self._table(users, k).drop("user").to_dicts()
@@ -38,12 +38,13 @@ class Recommender:
             [self._table(everyone[low : low + MAX_CHUNK_CLIENTS], k) for low in starts]
         )
 
-    def fold_in(self, items: Sequence[str], k: int = 10) -> list[dict[str, Any]]:
+    def fold_in(self, items: Sequence[str | int], k: int = 10) -> list[dict[str, Any]]:
         """Recommend to a new user with the history ``items`` (labels, oldest first).
 
         The user's private state is fitted to the latest shared model, which stays unchanged.
         """
-        numbers = [_find(item, self.split.item_ids, "item") for item in dict.fromkeys(items)]
+        numbers = [_find(item, self.split.item_ids, "item") for item in items]
+        numbers = list(dict.fromkeys(numbers))
         ends = np.array([0, len(numbers)])
         history = Ragged(ends, np.array(numbers, np.int32))
         seen = Ragged(ends, np.sort(history.items))
@@ -85,10 +86,12 @@ class Recommender:
         )
 
 
-def _find(label: str, labels: Sequence[str], kind: str) -> int:
-    """Index of the user or item with this label; raises an UnskewError if there is none."""
+def _find(label: Any, labels: Sequence[str], kind: str) -> int:
+    """Index of the user or item with this label; raises an UnskewError if there is none. Labels are
+    text; the number 42 finds "42"."""
+    whole = isinstance(label, float | np.floating) and float(label).is_integer()
     try:
-        return labels.index(label)
+        return labels.index(str(int(label)) if whole else str(label))
     except ValueError:
         raise UnskewError(
             f'There is no {kind} "{label}" here; {kind}s are labelled like "{labels[0]}".'

@@ -28,7 +28,7 @@ from unskew.types import Bool, Int32, Int64, Interactions, Ragged, Split, Unskew
 _CANDIDATES = int(Purpose.CANDIDATES)
 """Identifier of the random stream that draws candidates, as a plain int for compiled code."""
 LEAVE_ONE_OUT_MIN_ROWS = 3
-"""Minimum number of rows per user: one each for training, validation and testing."""
+"""Rows that a user needs to be evaluated: one each for training, validation and testing."""
 TIME_TEST_SHARE = 0.1
 """Share of all rows, the latest ones, that a time split uses for testing."""
 TIME_VALIDATION_SHARE = 0.1
@@ -107,6 +107,10 @@ def prepare(
     seen = distinct(train_lists, n_items)
     both = int(np.count_nonzero(contains(seen, test_lists, n_items)))
     _note(notes, both, f"of {len(test_lists.items):,} test pairs also stand in training")
+    if not validation.any():
+        notes.append("nobody has validation items; the model of the last round is used")
+    if not test.any():
+        notes.append("nobody has test items, so there are no metrics")
     sampled = np.full((n_users, rules.candidates), -1, np.int32)
     _draw_candidates(known, n_items, seed, sampled)
     return Split(
@@ -131,23 +135,30 @@ _Parts = tuple[Bool, Bool, Bool]
 
 
 def _leave_one_out(kept: Interactions, clock: Int64, notes: list[str]) -> _Parts:
-    """Test on each user's latest row, validate on the one before, train on all earlier rows.
+    """Test on each user's latest row, validate on the one before, train on all earlier rows. Users
+    with too few rows for that only train.
 
     Of rows with equal times, the one that comes first in the file counts as the later one.
     """
     per_user = np.bincount(kept.users, minlength=len(kept.user_ids))
-    short = np.flatnonzero(per_user < LEAVE_ONE_OUT_MIN_ROWS)
-    if len(short):
-        raise UnskewError(
-            f"User {kept.user_ids[short[0]]} of {kept.name} has {per_user[short[0]]} usable row(s) "
-            f"and leave-one-out needs {LEAVE_ONE_OUT_MIN_ROWS}: set min_user_rows to "
-            f"{LEAVE_ONE_OUT_MIN_ROWS} or more to leave such users out."
-        )
+    enough = _can_be_evaluated(per_user, notes)
     latest_first = np.lexsort((-clock, kept.users))
-    starts = np.cumsum(per_user) - per_user
+    starts = (np.cumsum(per_user) - per_user)[enough]
     validation, test = np.zeros((2, len(clock)), bool)
     test[latest_first[starts]] = validation[latest_first[starts + 1]] = True
     return ~validation & ~test, validation, test
+
+
+def _can_be_evaluated(rows_per_user: Int64, notes: list[str]) -> Bool:
+    """Which users have enough rows to hold some out; notes how many have not."""
+    enough: Bool = rows_per_user >= LEAVE_ONE_OUT_MIN_ROWS
+    _note(
+        notes,
+        int(np.count_nonzero(~enough)),
+        f"users with fewer than {LEAVE_ONE_OUT_MIN_ROWS} rows train and get recommendations, but "
+        "are not evaluated",
+    )
+    return enough
 
 
 def _cut_time(kept: Interactions, clock: Int64, notes: list[str]) -> _Parts:

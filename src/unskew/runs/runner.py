@@ -114,7 +114,7 @@ class Run:
             self.recommenders[chosen] = load_recommender(self.folder, federation)
         return self.recommenders[chosen]
 
-    def recommend(self, user: str, k: int = 10) -> list[dict[str, Any]]:
+    def recommend(self, user: str | int, k: int = 10) -> list[dict[str, Any]]:
         """The best ``k`` unseen items of a user, each with item, title and score."""
         return self.recommender().recommend(user, k)
 

@@ -181,6 +181,11 @@ def tune(
     """Run trials until the folder holds ``trials`` of them, including those of earlier calls."""
     optuna = import_optuna()
     split = prepare(interactions, search.spec.protocol)
+    if not len(split.validation.items):
+        raise UnskewError(
+            f"Nobody in {interactions.name} has validation items to choose settings by; give data "
+            "in which some users have three rows or more."
+        )
     log = folder / "trials.jsonl"
     done = _read_trials(log, search)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
