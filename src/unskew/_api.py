@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew.data import load
-from unskew.methods import admit_method, all_methods
+from unskew.methods import admit_method, describe_methods
 from unskew.runs import Recommender, Run, RunSpec, open_recommender, run
 from unskew.types import Interactions
 
@@ -37,10 +37,14 @@ def fit(
 
 
 def list_methods() -> dict[str, str]:
-    """Names of all methods, each with a one-line summary."""
-    return {name: method.summary for name, method in all_methods().items()}
+    """Names of all methods, those of installed packages included, each with its summary."""
+    return {method["name"]: method["summary"] for method in describe_methods()}
 
 
-def open_run(folder: str | Path, seed: int | None = None) -> Recommender:
-    """Load the model of a saved run, ready to recommend. The training data is not needed."""
-    return open_recommender(Path(folder), seed)
+def open_run(folder: str | Path, seed: int | None = None, *, method: Any = None) -> Recommender:
+    """Load the model of a saved run, ready to recommend. The training data is not needed.
+
+    ``method`` is the class of a run whose method neither this package nor an installed one has,
+    for example one made in a notebook.
+    """
+    return open_recommender(Path(folder), seed, method)

@@ -175,7 +175,6 @@ def test_only_runs_on_the_same_footing_are_compared(refused, unskew, place):
     "option",
     [
         ("--data", "demo"),
-        ("--method", "fedmf"),
         ("--protocol", "paper"),
         ("--set", "dim=4"),
         ("--preset", "ml-100k"),
@@ -195,6 +194,8 @@ def test_an_audit_has_one_noise_and_one_method(refused):
     both = ("--ldp-epsilon", 1, "--ldp-clip", 1, "--noise", "0.1")
     assert "leave out --noise" in refused("audit", "privacy", "fedmf", *both)
     assert "two methods" in refused("audit", "privacy", "fedmf", "--method", "pfedclr")
+    of_run = refused("audit", "privacy", "run", "--method", "fedmf")
+    assert "The run is of popularity, not of fedmf" in of_run
 
 
 @pytest.mark.parametrize(

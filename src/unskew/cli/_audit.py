@@ -27,7 +27,7 @@ from unskew.cli._run import print_privacy
 from unskew.display import draw_svg, to_markdown
 from unskew.files import append_json_line, write_text
 from unskew.kernels import set_threads
-from unskew.methods import METHODS
+from unskew.methods import admit_method, find_method, short_name
 from unskew.paper import fill_table, read_rows
 from unskew.runs import RunSpec, read_spec
 from unskew.types import UnskewError
@@ -43,7 +43,9 @@ def privacy(
     target: Annotated[
         str | None, Argument(metavar="[RUN or METHOD]", help="A run's folder or a method.")
     ] = None,
-    method: Annotated[str | None, Option(help="See `unskew methods`; default pfedclr.")] = None,
+    method: Annotated[
+        str | None, Option(help="See `unskew methods`, or package.module:Class; default pfedclr.")
+    ] = None,
     data: opt.Data = None,
     protocol: opt.Protocol = None,
     noise: Annotated[
@@ -71,7 +73,8 @@ def privacy(
 ) -> None:
     """Train while an honest-but-curious server watches: what do the uploads give away?
 
-    A run is audited with its own privacy settings; a method at the paper's noise strengths.
+    A run is audited with its own privacy settings (--method then names its class, if no installed
+    package announces it); a method at the paper's noise strengths.
     """
     set_threads(threads)
     ldp = opt.ldp_options(context)
@@ -79,14 +82,14 @@ def privacy(
         raise UnskewError("--ldp-epsilon sets the noise by itself; leave out --noise.")
     strengths: list[float | None] = [*NOISES] if noise is None else [*_parse_noises(noise)]
     if target is not None and (Path(target) / "run.json").exists():
-        named = ("method", "data", "protocol", "set_", "preset", "rounds")
+        named = ("data", "protocol", "set_", "preset", "rounds")
         given = [name.strip("_") for name in named if context.params[name]]
         for name in (*given, *(f"ldp-{key}" for key in ldp)):
             raise UnskewError(
                 f"--{name} cannot stand beside a run, which is audited as it was; "
                 "give a method's name instead."
             )
-        spec, _ = read_spec(Path(target))
+        spec, _ = read_spec(Path(target), method)
         spec = replace(spec, seeds=(spec.seeds[0] if seed is None else seed,))
         strengths = [None] if noise is None else strengths
     else:
@@ -99,7 +102,7 @@ def privacy(
     for strength in strengths:
         one = spec if strength is None else with_noise(spec, strength, ldp)
         with RoundProgress(
-            f"audit of {one.method}, noise {'own' if strength is None else strength}"
+            f"audit of {short_name(one.method)}, noise {'own' if strength is None else strength}"
         ) as progress:
             audit = partial(audit_privacy, one, interactions, targets=users, on_round=progress)
             found.append(_find_row(rows, privacy_command(one, users), audit))
@@ -116,10 +119,15 @@ def privacy(
 
 
 def _method_name(target: str | None, method: str | None) -> str:
-    if target is not None and target not in METHODS:
-        raise UnskewError(
-            f'"{target}" is neither the folder of a run nor a method; see `unskew methods`.'
-        )
+    if target is not None:
+        try:
+            admit_method(target)
+        except UnskewError as error:
+            if ":" in target:
+                raise
+            raise UnskewError(
+                f'"{target}" is neither the folder of a run nor a method; see `unskew methods`.'
+            ) from error
     if target is not None and method not in (None, target):
         raise UnskewError(f"{target} and --method {method} are two methods; give one of them.")
     return target or method or "pfedclr"
@@ -167,7 +175,9 @@ def _print_privacy(rows: list[dict[str, Any]]) -> None:
 
 @app.command()
 def leak(
-    method: Annotated[str, Option(help="See `unskew methods`.")] = "pfedclr",
+    method: Annotated[
+        str, Option(help="See `unskew methods`, or package.module:Class.")
+    ] = "pfedclr",
     protocol: Annotated[
         str | None, Option(help="One protocol; default: leak-free and paper.")
     ] = None,
@@ -181,10 +191,11 @@ def leak(
     Exits with 1 if a protocol named with --protocol leaks.
     """
     set_threads(threads)
+    admit_method(method)
     settings = opt.parse_pairs(set_ or [], "--set")
     audits = []
     for name in (protocol,) if protocol else ("leak-free", "paper"):
-        with RoundProgress(f"{method} on noise, {name}") as progress:
+        with RoundProgress(f"{short_name(method)} on noise, {name}") as progress:
             audits.append(audit_leak(method, settings, name, seed, progress))
     if json:
         print_json({"method": method, "audits": [audit.to_json() for audit in audits]})
@@ -239,7 +250,7 @@ def skew(
     given = opt.parse_pairs(set_ or [], "--set")
     settings: dict[str, dict[str, Any]] = {}
     for name in names:
-        fields = METHODS[VARIANTS[name].method].Config.__dataclass_fields__
+        fields = find_method(VARIANTS[name].method).Config.__dataclass_fields__
         settings[name] = {key: value for key, value in given.items() if key in fields}
     for key in given:
         if not any(key in chosen for chosen in settings.values()):

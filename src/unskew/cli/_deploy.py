@@ -30,7 +30,7 @@ from unskew.deploy.account import privacy_guarantee
 from unskew.deploy.device import Device
 from unskew.engine import Federation
 from unskew.evaluation import prepare
-from unskew.methods import create
+from unskew.methods import admit_method, create
 from unskew.runs import RunSpec
 from unskew.types import Split, UnskewError
 
@@ -120,6 +120,8 @@ def flower_app(
     from unskew.deploy.task import write_app
 
     config = opt.parse_pairs(set_, "--set")
+    if "method" in config:
+        admit_method(config["method"])
     if config.get("state"):
         config["state"] = str(Path(config["state"]).expanduser().resolve())
     write_app(out, config)
@@ -246,8 +248,11 @@ def _watch(network: Loopback, run_id: str, server: Path, title: str, console: Co
 
 
 @contextmanager
-def _best_device(state: Path, data: Path | None) -> Iterator[Device]:
-    """Lock a device's state folder and open the device with the model of its best round."""
+def _best_device(state: Path, data: Path | None, method: str | None) -> Iterator[Device]:
+    """Lock a device's state folder and open the device with the model of its best round. ``method``
+    names the class of a method that no installed package announces."""
+    if method is not None:
+        admit_method(method)
     if not state.is_dir():  # the lock would create it
         raise UnskewError(f"There is no state folder {state}; a node's node-config names its own.")
     with node_data.lock_folder(state):
@@ -255,9 +260,14 @@ def _best_device(state: Path, data: Path | None) -> Iterator[Device]:
 
 
 @device_app.command()
-def status(state: State, data: StateData = None, json: opt.Json = False) -> None:
+def status(
+    state: State,
+    data: StateData = None,
+    method: opt.MethodOfRun = None,
+    json: opt.Json = False,
+) -> None:
     """Show the federation, the number of users, the last round and the privacy guarantee."""
-    with _best_device(state, data) as best:
+    with _best_device(state, data, method) as best:
         device = Device.open(state, data)
         privacy = privacy_guarantee(state)
     task, at = device.task, device.progress
@@ -299,10 +309,11 @@ def recommend(
     user: Annotated[str | None, Option(help="A user's label; needed if several.")] = None,
     k: opt.K = 10,
     data: StateData = None,
+    method: opt.MethodOfRun = None,
     json: opt.Json = False,
 ) -> None:
     """Recommend items that a user of this device has not had, with the model of the best round."""
-    with _best_device(state, data) as device:
+    with _best_device(state, data, method) as device:
         labels = device.data.split.user_ids
         if user is None and len(labels) > 1:
             raise UnskewError(f'{len(labels)} users are here; say which: --user "{labels[0]}".')
@@ -314,9 +325,14 @@ def recommend(
 
 
 @device_app.command()
-def evaluate(state: State, data: StateData = None, json: opt.Json = False) -> None:
+def evaluate(
+    state: State,
+    data: StateData = None,
+    method: opt.MethodOfRun = None,
+    json: opt.Json = False,
+) -> None:
     """Compute metrics over this device's users, with the model of the best round."""
-    with _best_device(state, data) as device:
+    with _best_device(state, data, method) as device:
         sums = {part: device.metric_sums(part) for part in ("validation", "test")}
     means = {
         part: {name: total / count for name, (total, count) in values.items() if count}

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from typer import Context, Exit, Option, echo
 
-from unskew.methods import preset
+from unskew.methods import admit_method, preset
 from unskew.runs import RunSpec, read_toml
 from unskew.types import UnskewError
 
@@ -18,7 +18,16 @@ Threads = Annotated[int, Option(help="Threads (0: all cores). Changes the time o
 DataDir = Annotated[
     Path | None, Option(help="Folder with <name>/ratings.csv; default $UNSKEW_DATA.")
 ]
-Method = Annotated[str | None, Option(help="See `unskew methods`; default fedrefit.")]
+Method = Annotated[
+    str | None, Option(help="See `unskew methods`, or package.module:Class; default fedrefit.")
+]
+MethodOfRun = Annotated[
+    str | None,
+    Option(
+        "--method",
+        help="package.module:Class of a run whose method no installed package announces.",
+    ),
+]
 Data = Annotated[str | None, Option(help="A source's name or a file; default demo.")]
 Protocol = Annotated[
     str | None, Option(help="leak-free (default), time or paper; how to split and rank.")
@@ -78,6 +87,8 @@ def run_spec(context: Context, **replaced: Any) -> RunSpec:
     ``RunSpec``. ``replaced`` overrides options, by the names of the command's parameters."""
     options = {**context.params, **replaced}
     options = {key: value for key, value in options.items() if value not in (None, (), {})}
+    if "method" in options:  # named by the user on this call, unlike a method in a file
+        admit_method(options["method"])
     values = read_toml(Path(options["config"])) if "config" in options else {}
     fields = RunSpec.__dataclass_fields__
     values |= {key: value for key, value in options.items() if key in fields and value is not False}
@@ -94,6 +105,11 @@ def run_spec(context: Context, **replaced: Any) -> RunSpec:
     if "least_users" in ldp and not {"noise", "epsilon"} & ldp.keys():
         ldp["noise"] = 0.0
     return RunSpec.from_mapping(values | {"settings": settings, "ldp": ldp or None})
+
+
+def method_option(spec: RunSpec) -> list[str]:
+    """Arguments that name the method of a run again, if no name of a known method does."""
+    return ["--method", spec.method] if ":" in spec.method else []
 
 
 def ldp_options(context: Context) -> dict[str, Any]:

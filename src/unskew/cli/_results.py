@@ -18,7 +18,7 @@ from unskew.cli._output import (
     stdout,
 )
 from unskew.files import write_atomically, write_text
-from unskew.methods import METHODS
+from unskew.methods import describe_methods
 from unskew.paper import published_figures, report_contents
 from unskew.report import Client, Extras, FinishedRun, render
 from unskew.runs import (
@@ -74,6 +74,7 @@ def recommend(
     k: opt.K = 10,
     out: Annotated[Path | None, Option(help="With --all: a .parquet or .csv file.")] = None,
     seed: Annotated[int | None, Option(help="Which seed's model.")] = None,
+    method: opt.MethodOfRun = None,
     json: opt.Json = False,
 ) -> None:
     """Recommend items from a saved run, with titles; the training set is not needed."""
@@ -81,7 +82,7 @@ def recommend(
         raise UnskewError("Give one of --user U, --items A,B,C or --all.")
     if all_ and (out is None or out.suffix not in (".parquet", ".csv")):
         raise UnskewError("--all needs --out with a name ending in .parquet or .csv.")
-    recommender = open_recommender(folder, seed)
+    recommender = open_recommender(folder, seed, method)
     if all_ and out is not None:
         table = recommender.recommend_all(k)
         write_atomically(out, table.write_parquet if out.suffix == ".parquet" else table.write_csv)
@@ -104,22 +105,15 @@ def recommend(
 
 
 def methods(json: opt.Json = False) -> None:
-    """List the methods, a line each."""
-    rows = [
-        {
-            "name": name,
-            "summary": method.summary,
-            "aggregation": method.aggregation,
-            "citation": method.citation,
-        }
-        for name, method in METHODS.items()
-    ]
+    """List the methods of this package and of installed ones, a line each."""
+    rows = describe_methods()
     if json:
         print_json({"methods": rows})
         return
-    print_table(
-        ["method", "what it is", "aggregation", "citation"], [list(r.values()) for r in rows]
-    )
+    columns = ["method", "what it is", "aggregation", "citation"]
+    outside = any(row["package"] != "unskew" for row in rows)
+    cells = [list(row.values())[: 5 if outside else 4] for row in rows]
+    print_table([*columns, "package"] if outside else columns, cells)
 
 
 def report(

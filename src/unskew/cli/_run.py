@@ -27,6 +27,7 @@ from unskew.cli._output import (
 )
 from unskew.cli._results import write_report
 from unskew.kernels import set_threads
+from unskew.methods import short_name
 from unskew.runs import Result, Run, RunSpec, read_spec
 from unskew.runs import run as run_spec
 from unskew.types import UnskewError
@@ -77,12 +78,13 @@ def run(
 
 def resume(
     folder: Annotated[Path, Argument(metavar="RUN")],
+    method: opt.MethodOfRun = None,
     data_dir: opt.DataDir = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
     """Resume a stopped run. The result is bit-identical to an uninterrupted one."""
-    spec, command = read_spec(folder)
+    spec, command = read_spec(folder, method)
     _show(run_with_progress(spec, folder, data_dir, threads, command, resume=True), json)
 
 
@@ -98,14 +100,15 @@ def run_with_progress(
     """Train as ``spec`` says; shows progress, how to resume, and a warning if training diverged."""
     set_threads(threads)
     interactions = load_data(spec, data_dir)
-    label = f"{spec.method} on {Path(spec.data).name}, {spec.protocol}"
+    label = f"{short_name(spec.method)} on {Path(spec.data).name}, {spec.protocol}"
     try:
         with RoundProgress(label, len(spec.seeds)) as progress:
             finished = run_spec(
                 spec, interactions, out=folder, resume=resume, on_round=progress, command=command
             )
     except KeyboardInterrupt:
-        stderr.print(f"Stopped. Go on with: unskew resume {shlex.quote(str(folder))}")
+        again = ["unskew", "resume", str(folder), *opt.method_option(spec)]
+        stderr.print(f"Stopped. Go on with: {shlex.join(again)}", markup=False)
         raise
     for outcome in finished.outcomes:
         lost = [row["round"] for row in outcome.rows if not math.isfinite(row["loss"])]
@@ -186,7 +189,8 @@ def print_privacy(account: Mapping[str, Any]) -> None:
 
 def _fresh_folder(spec: RunSpec) -> Path:
     """A folder below ``runs`` that does not exist yet, named after data, method and time."""
-    name = f"{Path(spec.data).stem}-{spec.method}-{spec.protocol}-{time.strftime('%Y%m%d-%H%M%S')}"
+    started = time.strftime("%Y%m%d-%H%M%S")
+    name = f"{Path(spec.data).stem}-{short_name(spec.method)}-{spec.protocol}-{started}"
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
     return next(folder for folder in map(Path("runs").joinpath, names) if not folder.exists())
 

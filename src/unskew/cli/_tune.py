@@ -16,6 +16,7 @@ from unskew.cli._output import load_data, print_json, print_table, stderr, stdou
 from unskew.display import Chart, Panel, Series, draw_svg
 from unskew.files import write_text
 from unskew.kernels import set_threads
+from unskew.methods import short_name
 from unskew.runs.tuning import (
     Search,
     Trial,
@@ -65,7 +66,8 @@ def tune(
     if not wanted:
         raise UnskewError(f"{spec.method} has nothing left to search; name something with --space.")
     search, name = Search(spec, wanted, seed), Path(spec.data).name
-    folder = out or Path("runs", f"tune-{Path(name).stem}-{spec.method}-{spec.protocol}")
+    about = f"{Path(name).stem}-{short_name(spec.method)}-{spec.protocol}"
+    folder = out or Path("runs", f"tune-{about}")
     interactions = load_data(spec, data_dir)
     began = time.monotonic()
     fresh = 0
@@ -109,7 +111,8 @@ def tune(
         title=f"{spec.method} on {name}, {spec.protocol}: the best of {len(done)} trials",
     )
     stdout.print(f"Picture: {folder / 'search.svg'}")
-    stdout.print(f"Run it: unskew run --config {shlex.quote(str(folder / 'best.toml'))}")
+    command = ["unskew", "run", "--config", str(folder / "best.toml"), *opt.method_option(spec)]
+    stdout.print(f"Run it: {shlex.join(command)}", markup=False, soft_wrap=True)
 
 
 def _progress_line(trial: Trial, every: list[Trial]) -> str:

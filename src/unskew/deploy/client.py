@@ -20,6 +20,7 @@ from unskew.deploy.messages import read_download
 from unskew.deploy.node_data import lock_folder, owner_only
 from unskew.deploy.task import read_config, read_run_config
 from unskew.engine import Transform
+from unskew.methods import admit_method
 from unskew.privacy import LocalPrivacy, PrivateUploads
 from unskew.settings import Settings
 from unskew.types import UnskewError
@@ -35,6 +36,9 @@ class NodeConfig(Settings):
     """The node's data folder."""
     state: str = ""
     """The node's state folder."""
+    method: str = ""
+    """``package.module:Class`` of the federation's method, if no installed package announces it.
+    The server's configuration alone never makes a node import code."""
     transform: str = ""
     """``module:function`` that changes every upload before it is sent."""
     ldp_noise: float | None = None
@@ -74,7 +78,7 @@ def train(message: Message, context: Context) -> Message:
         trained = len(device.progress.due)
     log.info("Round %d: trained %d of %d users", round, trained, len(device.data.users))
     if trained and config.step2_at_once:
-        _start_step2(device.folder)
+        _start_step2(device.folder, config.method)
     if masked:
         rules = read_run_config(context.run_config)
         return Message(secure.secure_content(upload, rules), reply_to=message)
@@ -106,7 +110,10 @@ def _node_config(context: Context) -> NodeConfig:
 @contextmanager
 def _open_device(context: Context) -> Iterator[Device]:
     """Lock the node's state folder and open the device (data and state of the node's users)."""
-    config, task = _node_config(context), read_run_config(context.run_config).task
+    config = _node_config(context)
+    if config.method:
+        admit_method(config.method)
+    task = read_run_config(context.run_config).task
     state, data = Path(config.state), Path(config.data)
     with lock_folder(state):
         yield Device.join(state, data, task, shared_seed=config.shared_seed)
@@ -134,11 +141,12 @@ def _transform(config: NodeConfig, noise_key: int) -> Transform | None:
     return found
 
 
-def _start_step2(folder: Path) -> subprocess.Popen[bytes]:
-    """Start a process for Step 2 (training after the upload); its errors go to ``step2.log``."""
+def _start_step2(folder: Path, method: str) -> subprocess.Popen[bytes]:
+    """Start a process for Step 2 (training after the upload); its errors go to ``step2.log``.
+    ``method`` is that of the node-config."""
     with owner_only(), (folder / "step2.log").open("ab") as log_file:
         return subprocess.Popen(
-            [sys.executable, "-m", "unskew.deploy.device", str(folder)],
+            [sys.executable, "-m", "unskew.deploy.device", str(folder), *filter(None, [method])],
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=log_file,

@@ -11,7 +11,7 @@ would reveal the difference. A device that missed rounds continues from its own 
 
 Step 1 (training before the upload) marks Step 2 (training after the upload) as pending before the
 reply is sent. Every later use of the state (the next round, an evaluation, a recommendation) does
-a pending Step 2 first. ``python -m unskew.deploy.device STATE`` does only Step 2.
+a pending Step 2 first. ``python -m unskew.deploy.device STATE [METHOD]`` does only Step 2.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from unskew.files import (
     write_tensors,
 )
 from unskew.kernels import add_uploads, empty_sum
+from unskew.methods import admit_method
 from unskew.ragged import select
 from unskew.types import Cohort, Int64, UnskewError, Upload
 
@@ -261,5 +262,7 @@ def _user_labels(node: NodeData) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    for method in sys.argv[2:]:
+        admit_method(method)
     with lock_folder(Path(sys.argv[1])):
         Device.open(Path(sys.argv[1])).step2()

@@ -41,6 +41,13 @@ clientapp = "unskew_app.client:app"
 """
 """The start of the app's ``pyproject.toml``; the run-config follows."""
 
+_ADMIT = """
+from unskew.methods import admit_method
+
+admit_method({method!r})
+"""
+"""The end of the server's module if its method is given as ``package.module:Class``."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -159,7 +166,8 @@ def write_app(folder: Path, given: Mapping[str, Any]) -> None:
     The app is a ``pyproject.toml`` with the run-config, which is checked here, and two modules that
     import the apps from the ``unskew`` installed on the machines.
     """
-    values = vars(read_run_config(given)).items()
+    config = read_run_config(given)
+    values = vars(config).items()
     # Strings, numbers and booleans are written alike in JSON and TOML.
     lines = (f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in values)
     files = {
@@ -168,5 +176,7 @@ def write_app(folder: Path, given: Mapping[str, Any]) -> None:
         "unskew_app/client.py": 'from unskew.deploy.client import app\n\n__all__ = ["app"]\n',
         "unskew_app/server.py": 'from unskew.deploy.server import app\n\n__all__ = ["app"]\n',
     }
+    if ":" in config.method:  # named by whoever writes the app; nodes name it in their node-config
+        files["unskew_app/server.py"] += _ADMIT.format(method=config.method)
     for name, text in files.items():
         write_text(folder / name, text)

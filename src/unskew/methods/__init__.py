@@ -22,12 +22,13 @@ from unskew.methods.pfedrec import PFedRec
 from unskew.methods.popularity import Popularity
 from unskew.methods.registry import (
     admit_method,
-    all_methods,
     create,
+    describe_methods,
     find_method,
     parse_settings,
     preset,
     register,
+    short_name,
 )
 
 METHODS: dict[str, Any] = register(
@@ -54,9 +55,10 @@ METHODS: dict[str, Any] = register(
 __all__ = [
     "METHODS",
     "admit_method",
-    "all_methods",
     "create",
+    "describe_methods",
     "find_method",
     "parse_settings",
     "preset",
+    "short_name",
 ]

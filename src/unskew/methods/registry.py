@@ -9,13 +9,17 @@ a path read from a file never chooses code to run.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from unskew import settings as settings_module
-from unskew.types import Method, UnskewError
+from unskew.types import CentralMethod, Method, UnskewError
 
 ENTRY_POINTS = "unskew.methods"
 """The group of entry points by which packages announce methods."""
@@ -29,34 +33,51 @@ def register(*methods: Any) -> dict[str, Any]:
     return _own
 
 
-def all_methods() -> dict[str, Any]:
-    """Classes of all methods of this package and of installed packages, by name."""
-    return _own | {name: find_method(name) for name in _announced() if name not in _own}
+def describe_methods() -> list[dict[str, str]]:
+    """Name, summary, aggregation, citation and package of this package's methods and of those that
+    installed packages announce. The summary of one that cannot be imported says why."""
+    rows = []
+    for name in dict.fromkeys([*_own, *_announced()]):
+        package = "unskew" if name in _own else _package(_announced()[name])
+        try:
+            kind = find_method(name)
+        except UnskewError as error:
+            texts = {"summary": str(error), "aggregation": "", "citation": ""}
+        else:
+            fields = ("summary", "aggregation", "citation")
+            texts = {field: str(getattr(kind, field, "")) for field in fields}
+        rows.append({"name": name, **texts, "package": package})
+    return rows
 
 
-def admit_method(method: Any, name: str | None = None) -> tuple[str, dict[str, Any]]:
+def admit_method(method: Any, recorded: str | None = None) -> tuple[str, dict[str, Any]]:
     """Allow a method that the user gives: a name, ``package.module:Class``, a class, or an
     instance. Returns the name to run it by and, for an instance, its settings.
 
-    ``name`` is the one that a saved run has recorded, if the method is given to open that run.
+    ``recorded`` is the name in a saved run that the method is given to open.
     """
+    kind: Any
+    settings: dict[str, Any] = {}
     if isinstance(method, str):
-        if ":" in method and method not in _admitted:
+        if method not in _admitted and _is_path(method):
             _admitted[method] = _import(method)
-        find_method(method)
-        return method, {}
-    kind: Any = method if isinstance(method, type) else type(method)
-    _check_class(kind, kind.__name__)
-    if kind in _own.values():
-        chosen = kind.name
+        name, kind = method, find_method(method)
     else:
-        chosen = f"{kind.__module__}:{kind.__qualname__}" if name is None else name
-        _admitted[chosen] = kind
-    if method is kind:
-        return chosen, {}
-    defaults = dataclasses.asdict(kind.Config())
-    settings = dataclasses.asdict(method.config)
-    return chosen, {key: value for key, value in settings.items() if value != defaults[key]}
+        kind = method if isinstance(method, type) else type(method)
+        _check_class(kind, kind.__name__)
+        name = kind.name if kind in _own.values() else _path_of(kind)
+        if name not in _own:
+            _admitted[name] = kind
+        if method is not kind:
+            defaults = dataclasses.asdict(kind.Config())
+            settings = dataclasses.asdict(method.config)
+            settings = {key: one for key, one in settings.items() if one != defaults[key]}
+    if recorded is None or recorded == name:
+        return name, settings
+    if recorded in _own or name in _own:
+        raise UnskewError(f"The run is of {recorded}, not of {name}; leave the method out.")
+    _admitted[recorded] = kind
+    return recorded, settings
 
 
 def find_method(name: str) -> Any:
@@ -73,10 +94,10 @@ def find_method(name: str) -> Any:
             f"{name} was made in a notebook or a script; open its run with "
             "unskew.open_run(path, method=Class)."
         )
-    if ":" in name:
+    if _is_path(name):
         raise UnskewError(
             f"{name} is not announced by any installed package; if you trust that code, name it "
-            f"yourself: --method {name}, or method= in Python."
+            f"yourself: --method {name}, method= in Python, or method in a node-config."
         )
     raise UnskewError(
         f'There is no method "{name}"; choose one of {", ".join([*_own, *_announced()])}, or give '
@@ -87,7 +108,14 @@ def find_method(name: str) -> Any:
 def create(name: str, **settings: Any) -> Method:
     """Create the method ``name``; ``settings`` replace its defaults."""
     kind = find_method(name)
-    built: Method = kind(kind.Config(**parse_settings(name, settings)))
+    config = kind.Config(**parse_settings(name, settings))
+    try:
+        built: Method = kind(config)
+    except TypeError as error:
+        raise UnskewError(
+            f"{name} cannot be created from its settings ({error}); its __init__ takes a Config "
+            "alone, as the one inherited from unskew.Method does."
+        ) from error
     return built
 
 
@@ -105,8 +133,28 @@ def preset(name: str, data: str) -> dict[str, Any]:
     return presets[data]
 
 
+def short_name(name: str) -> str:
+    """A method's name for titles and folders: the class of a path, otherwise the name itself."""
+    return name.rpartition(":")[2].rpartition(".")[2] if _is_path(name) else name
+
+
+def _is_path(name: str) -> bool:
+    return ":" in name
+
+
 def _announced() -> dict[str, EntryPoint]:
+    return _entry_points(tuple(sys.path))
+
+
+@cache
+def _entry_points(_: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Announced methods by name. Reading them takes long, so it is repeated only if ``sys.path``
+    has changed."""
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else entry.module
 
 
 def _load(entry: EntryPoint) -> Any:
@@ -114,13 +162,17 @@ def _load(entry: EntryPoint) -> Any:
         return entry.load()
     except Exception as error:
         raise UnskewError(
-            f'The method "{entry.name}" of an installed package cannot be imported from '
+            f'The method "{entry.name}" of the package {_package(entry)} cannot be imported from '
             f"{entry.value} ({error}); install what it needs or remove the package."
         ) from error
 
 
 def _import(path: str) -> Any:
+    """Import what the user has named; the current folder is searched last."""
     module, _, name = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
     try:
         found = import_module(module)
         for part in name.split("."):
@@ -133,18 +185,50 @@ def _import(path: str) -> Any:
     return _check_class(found, path)
 
 
-def _check_class(kind: Any, name: str) -> Any:
-    """Raise one sentence if a class is not a method."""
-    needed = ("name", "aggregation", "Config", "init", "score")
-    missing = [attribute for attribute in needed if not hasattr(kind, attribute)]
-    if missing and hasattr(kind, "named_parameters"):
+def _path_of(kind: Any) -> str:
+    """The import path of a class. One that no import finds, made by a function or in a notebook,
+    is named as a member of ``__main__``, with a number if the name is taken."""
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    found: Any = sys.modules.get(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is kind or kind.__module__ == "__main__":
+        return path
+    name, number = f"__main__:{kind.__name__}", 1
+    while _admitted.get(name, kind) is not kind:
+        number += 1
+        name = f"__main__:{kind.__name__}-{number}"
+    return name
+
+
+def _check_class(found: Any, name: str) -> Any:
+    """Return a class; raises one sentence if it is not a method."""
+    if hasattr(found, "named_parameters"):
         raise UnskewError(
             f"{name} is a PyTorch module and says nothing about what is shared; make a method of "
             "it with unskew.torch.federate, or a subclass of unskew.torch.TorchMethod."
         )
-    if not isinstance(kind, type) or missing:
+    if not inspect.isclass(found):
+        raise UnskewError(f"{name} is not a class; name the class of a method.")
+    kind: Any = found
+    central = getattr(kind, "aggregation", "sum") == "central"
+    base: Any = CentralMethod if central else Method
+    steps = ("init", "score", "fold_in", *(("epoch",) if central else ("local", "aggregate")))
+    missing = [step for step in steps if getattr(kind, step, None) in (None, getattr(base, step))]
+    hooks = [hook for hook in dir(base) if not hook.startswith("_") and hook not in steps]
+    missing += [member for member in ("name", "Config", *hooks) if not hasattr(kind, member)]
+    if missing:
         raise UnskewError(
-            f"{name} is not a method: it has no {', '.join(missing) or 'class'}; see "
-            "docs/new_method.md."
+            f"{name} is not a method: it has no {', '.join(missing)}; inherit from unskew.Method, "
+            "which has the optional hooks, and see docs/new_method.md."
+        )
+    fields = getattr(kind.Config, "__dataclass_fields__", {})
+    needed = ["rounds"]
+    if not central and kind.participation is Method.participation:
+        needed.append("participation")
+    if any(field not in fields for field in needed):
+        raise UnskewError(
+            f"{name}: Config needs {' and '.join(needed)}; make it a frozen dataclass that "
+            "inherits from unskew.methods.TrainingConfig."
         )
     return kind

@@ -21,6 +21,7 @@ import polars as pl
 from unskew.engine import Checkpoints, Federation, Recommender
 from unskew.evaluation import PairedTest, holm, paired_test
 from unskew.files import read_json, read_json_lines, write_atomically, write_json
+from unskew.methods import METHODS, admit_method
 from unskew.ragged import indptr_from_counts
 from unskew.runs.results import Result, SeedOutcome, versions
 from unskew.runs.spec import RunSpec
@@ -94,10 +95,26 @@ def read_header(folder: Path) -> dict[str, Any]:
     return header
 
 
-def read_spec(folder: Path) -> tuple[RunSpec, str]:
-    """Read the specification of the run in a folder, and the command that started it."""
+def read_spec(folder: Path, method: Any = None) -> tuple[RunSpec, str]:
+    """Read the specification of the run in a folder, and the command that started it.
+
+    ``method`` is the run's method, given by the user: a class or ``package.module:Class``. It is
+    needed if no installed package announces the one that the folder names.
+    """
     header = read_header(folder)
+    if method is not None:
+        admit_method(method, str(header["spec"].get("method", RunSpec.method)))
     return RunSpec.from_mapping(header["spec"]), header.get("command", "")
+
+
+def read_seeds(folder: Path) -> list[int]:
+    """Read the seeds of a run, without importing its method."""
+    try:
+        return [int(seed) for seed in read_header(folder)["spec"]["seeds"]]
+    except (KeyError, TypeError, ValueError):
+        raise UnskewError(
+            f"{folder / 'run.json'} does not say which seeds were run; restore it or run again."
+        ) from None
 
 
 def read_result(folder: Path) -> Result:
@@ -113,14 +130,13 @@ def read_result(folder: Path) -> Result:
 
 def read_rounds(folder: Path) -> dict[int, list[dict[str, Any]]]:
     """Read the records of all rounds (losses, metrics, seconds, bytes), by seed."""
-    spec, _ = read_spec(folder)
-    return {seed: read_json_lines(folder / f"seed-{seed}" / "rounds.jsonl") for seed in spec.seeds}
+    seeds = read_seeds(folder)
+    return {seed: read_json_lines(folder / f"seed-{seed}" / "rounds.jsonl") for seed in seeds}
 
 
 def read_users(folder: Path, round: str = "best", ranking: str | None = None) -> pl.DataFrame:
     """Read every user's metrics at the "best" or "last" round, averaged over seeds."""
-    spec, _ = read_spec(folder)
-    paths = [folder / f"seed-{seed}" / "users.parquet" for seed in spec.seeds]
+    paths = [folder / f"seed-{seed}" / "users.parquet" for seed in read_seeds(folder)]
     frames = [_read_frame(path, "user", "round", "ranking") for path in paths]
     main = "all" if "all" in frames[0]["ranking"].unique() else "sampled"
     chosen = (pl.col("round") == round) & (pl.col("ranking") == (ranking or main))
@@ -133,9 +149,10 @@ def read_users(folder: Path, round: str = "best", ranking: str | None = None) ->
     )
 
 
-def open_recommender(folder: Path, seed: int | None = None) -> Recommender:
-    """Load the model of a saved run's best validation round, ready to recommend."""
-    spec, _ = read_spec(folder)
+def open_recommender(folder: Path, seed: int | None = None, method: Any = None) -> Recommender:
+    """Load the model of a saved run's best validation round, ready to recommend. ``method`` is as
+    in :func:`read_spec`."""
+    spec, _ = read_spec(folder, method)
     seed = spec.seeds[0] if seed is None else seed
     if seed not in spec.seeds:
         raise UnskewError(f"The run in {folder} has seeds {list(spec.seeds)}, not {seed}.")
@@ -211,8 +228,10 @@ def client_view(folder: Path, user: str | None = None) -> ClientView | None:
     """A client's items and recommendations, by the model of the run's first seed.
 
     ``user`` is a label (default: a user with the median number of training items). Returns None if
-    the run has no model yet, or no such user.
+    the run has no model yet, no such user, or a method from outside, whose code is not imported.
     """
+    if read_header(folder)["spec"].get("method") not in METHODS:
+        return None
     spec, _ = read_spec(folder)
     if not (folder / f"seed-{spec.seeds[0]}" / "state" / "current.json").exists():
         return None

@@ -23,7 +23,7 @@ class RunSpec(Settings):
     """A method with its settings, on a data source, under a protocol, for some seeds."""
 
     method: str = "fedrefit"
-    """Name in the registry."""
+    """Name of a method of this package or of an installed one, or ``package.module:Class``."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the method that differ from its defaults."""
     data: str = "demo"

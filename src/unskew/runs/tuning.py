@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 from unskew.engine import Federation
 from unskew.evaluation import prepare
 from unskew.files import append_json_line, read_json_lines, write_bytes
-from unskew.methods import METHODS, parse_settings
+from unskew.methods import find_method, parse_settings
 from unskew.runs.spec import RunSpec
 from unskew.types import Interactions, Split, UnskewError
 
@@ -90,7 +90,7 @@ def default_space(method: str) -> Space:
     A positive real setting is searched within a factor of ten of its default on a logarithmic
     scale, a positive whole number within a factor of four, and a choice over all its values.
     """
-    config = METHODS[method].Config
+    config = find_method(method).Config
     hints, defaults = get_type_hints(config), dataclasses.asdict(config())
     space = {name: _dimension_by_type(hints[name], default) for name, default in defaults.items()}
     overrides = OVERRIDES[""] | OVERRIDES.get(method, {})
@@ -115,7 +115,7 @@ def parse_space(method: str, text: str) -> Space:
 
     A range over a factor of ten or more is searched on a logarithmic scale.
     """
-    hints = get_type_hints(METHODS[method].Config)
+    hints = get_type_hints(find_method(method).Config)
     space: Space = {}
     for part in text.split(","):
         name, _, values = part.partition("=")
