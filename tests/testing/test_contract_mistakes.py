@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +12,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 
+from conftest import run_unskew
 from unskew.engine import Federation
-from unskew.kernels import difference, draw_samples, gather
-from unskew.methods import TrainingConfig
+from unskew.kernels import draw_samples
+from unskew.methods.training import TrainingConfig
 from unskew.rng import Purpose, generator
 from unskew.testing import check_method, run_checks
 from unskew.types import Cohort, Method, Rows, Split, UnskewError, Upload, UploadSum
+
+HERE = str(Path(__file__).parent)
 
 
 class Server(NamedTuple):
@@ -49,7 +50,7 @@ class Honest(Method):
 
     def local(self, download: Any, private: Any, cohort: Cohort) -> Any:
         samples = draw_samples(cohort, self.config.negatives)
-        rows = gather(download.Q, samples.touched)
+        rows = download.Q[samples.touched.items]
         p, losses = private.p.copy(), np.zeros(len(cohort.users))
         for c in range(len(cohort.users)):
             mine = slice(samples.touched.indptr[c], samples.touched.indptr[c + 1])
@@ -60,7 +61,7 @@ class Honest(Method):
             step = np.zeros_like(rows[mine])
             np.add.at(step, row, error[:, None].astype(np.float32) * p[c])
             rows[mine] -= np.float32(0.05) * step
-        changed = difference(Rows(*samples.touched, rows), download.Q)
+        changed = Rows(*samples.touched, rows - download.Q[samples.touched.items])
         weight = samples.counts().astype(np.float64)
         return Private(p), Upload(changed, np.zeros((len(p), 0), np.float32), weight), losses
 
@@ -167,33 +168,53 @@ def test_a_generator_of_its_own_is_found(tiny_split: Split) -> None:
     assert "draw from unskew.rng.generator" in (found["same seed"] or "")
 
 
+CARELESS = """
+import numba
+import numpy as np
+from test_contract_mistakes import Honest
+
+@numba.njit
+def touch(values):
+    values[len(values)] = 0.0
+
+class Careless(Honest):
+    name = "careless"
+
+    def local(self, download, private, cohort):
+        touch(np.zeros(64))
+        return super().local(download, private, cohort)
+"""
+
+
 def test_a_write_out_of_bounds_is_found(tmp_path: Path) -> None:
     """Only a bounds-checked kernel sees it, so the command runs kernels that way."""
-    (tmp_path / "careless.py").write_text(
-        textwrap.dedent(
-            """
-            import numba
-            import numpy as np
-            from unskew.methods.fedmf import FedMF
+    (tmp_path / "careless.py").write_text(CARELESS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{HERE}:{Path(HERE).parent}:{os.environ.get('PYTHONPATH', '')}")
+        arguments = ("check", "careless:Careless", "--bounds", "--json")
+        said, _ = run_unskew(*arguments, cwd=tmp_path, expect=1)
+    problems = [one["problem"] for one in json.loads(said)["checks"] if one["problem"]]
+    assert len(problems) == 1
+    assert "careless: IndexError (index is out of bounds)" in problems[0]
+    assert "careless.py, line 14: touch(np.zeros(64))" in problems[0]
 
-            @numba.njit
-            def touch(values):
-                values[len(values)] = 0.0
 
-            class Careless(FedMF):
-                name = "careless"
-
-                def aggregate(self, server, total):
-                    touch(np.zeros(64))
-                    return super().aggregate(server, total)
-            """
-        )
+def test_the_command_prints_a_table_and_fails_with_1(tmp_path: Path) -> None:
+    (tmp_path / "mistaken.py").write_text(
+        "from test_contract_mistakes import *\nHonest, ScalarLoss = Honest, ScalarLoss\n"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-m", "unskew", "check", "careless:Careless", "--bounds"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert done.returncode != 0
-    assert "out of bounds" in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(HERE)
+        said, _ = run_unskew("check", "mistaken:ScalarLoss", cwd=tmp_path, expect=1)
+        assert "local returned losses as a float" in said
+        said, _ = run_unskew("check", "mistaken:Honest", "--set", "dim=3", cwd=tmp_path)
+    assert "11 of 11 checks passed." in said
+
+
+def test_an_exception_in_a_method_is_a_finding(tiny_split: Split) -> None:
+    class Raises(Honest):
+        def aggregate(self, server: Any, total: UploadSum) -> Any:
+            raise ValueError("two\nlines")
+
+    (found,) = run_checks(Raises(), tiny_split)
+    assert "ValueError (two lines) in test_contract_mistakes.py, line" in (found.problem or "")

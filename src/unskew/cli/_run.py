@@ -108,7 +108,7 @@ def run_with_progress(
             )
     except KeyboardInterrupt:
         again = ["unskew", "resume", str(folder), *opt.method_option(spec)]
-        stderr.print(f"Stopped. Go on with: {shlex.join(again)}", markup=False)
+        stderr.print(f"Stopped. Go on with: {shlex.join(again)}")
         raise
     for outcome in finished.outcomes:
         lost = [row["round"] for row in outcome.rows if not math.isfinite(row["loss"])]

@@ -112,7 +112,7 @@ def tune(
     )
     stdout.print(f"Picture: {folder / 'search.svg'}")
     command = ["unskew", "run", "--config", str(folder / "best.toml"), *opt.method_option(spec)]
-    stdout.print(f"Run it: {shlex.join(command)}", markup=False, soft_wrap=True)
+    stdout.print(f"Run it: {shlex.join(command)}", soft_wrap=True)
 
 
 def _progress_line(trial: Trial, every: list[Trial]) -> str:

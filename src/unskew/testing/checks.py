@@ -8,7 +8,9 @@ raises an ``UnskewError`` with one sentence: what is wrong and its usual cause.
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -284,11 +286,11 @@ class Finding(NamedTuple):
 
 
 def run_checks(method: Any, split: Split | None = None) -> list[Finding]:
-    """Run every check that applies to the method."""
+    """Run every check that applies to the method. An exception in the method is a finding, too."""
     try:
         case = make_case(method, split)
-    except UnskewError as error:
-        return [Finding("two rounds", str(error))]
+    except Exception as error:
+        return [Finding("two rounds", problem_of(method, error))]
     findings = [Finding("two rounds", None)]
     for name, check in CHECKS.items():
         if name in FEDERATED_ONLY and not case.federated:
@@ -298,9 +300,24 @@ def run_checks(method: Any, split: Split | None = None) -> list[Finding]:
         try:
             check(case)
             findings.append(Finding(name, None))
-        except UnskewError as error:
-            findings.append(Finding(name, str(error)))
+        except Exception as error:
+            findings.append(Finding(name, problem_of(method, error)))
     return findings
+
+
+def problem_of(method: Any, error: Exception) -> str:
+    """One sentence about an exception in a method, with the line that raised it."""
+    if isinstance(error, UnskewError):
+        return str(error)
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    said = " ".join(str(error).split()).rstrip(".")
+    hint = "run it in a debugger to see with which values"
+    if isinstance(error, IndexError):
+        hint = "an index there, or in the kernel called there, lies outside of its array"
+    return (
+        f"{method.name}: {type(error).__name__} ({said}) in {Path(at.filename).name}, line "
+        f"{at.lineno}: {at.line}; {hint}."
+    )
 
 
 def check_method(method: Any, split: Split | None = None) -> None:
