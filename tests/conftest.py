@@ -92,9 +92,14 @@ def demo_data() -> Interactions:
 
 
 @pytest.fixture(scope="session")
-def tiny_split(demo_data: Interactions) -> Split:
+def tiny_interactions(demo_data: Interactions) -> Interactions:
     """Some thirty users, sixty items."""
-    return prepare(cut_down(demo_data, 60, 60))
+    return cut_down(demo_data, 60, 60)
+
+
+@pytest.fixture(scope="session")
+def tiny_split(tiny_interactions: Interactions) -> Split:
+    return prepare(tiny_interactions)
 
 
 @pytest.fixture(scope="session")

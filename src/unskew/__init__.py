@@ -15,35 +15,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unskew._api import fit, list_methods, open_run
+    from unskew._api import compare, fit, list_methods, open_run, sweep
     from unskew.data import load
     from unskew.evaluation import prepare
-    from unskew.runs import Recommender, Run, RunSpec
+    from unskew.runs import Comparison, Recommender, Run, RunSpec, Sweep
     from unskew.types import Interactions, Method, Split, UnskewError, Upload
 
 _PUBLIC_NAMES = {
-    "unskew._api": ("fit", "list_methods", "open_run"),
+    "unskew._api": ("compare", "fit", "list_methods", "open_run", "sweep"),
     "unskew.data": ("load",),
     "unskew.evaluation": ("prepare",),
-    "unskew.runs": ("Recommender", "Run", "RunSpec"),
+    "unskew.runs": ("Comparison", "Recommender", "Run", "RunSpec", "Sweep"),
     "unskew.types": ("Interactions", "Method", "Split", "UnskewError", "Upload"),
 }
 """Public names of the package, by the module that defines them."""
 
 __all__ = [
+    "Comparison",
     "Interactions",
     "Method",
     "Recommender",
     "Run",
     "RunSpec",
     "Split",
+    "Sweep",
     "UnskewError",
     "Upload",
+    "compare",
     "fit",
     "list_methods",
     "load",
     "open_run",
     "prepare",
+    "sweep",
 ]
 
 

@@ -1,14 +1,20 @@
-"""Functions for scripts and notebooks: train a model, list the methods, open a saved run."""
+"""Functions for scripts and notebooks: train a model, sweep settings, open and compare runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from unskew import runs
 from unskew.data import load
-from unskew.methods import admit_method, describe_methods
-from unskew.runs import Recommender, Run, RunSpec, open_recommender, run
+from unskew.files import write_text
+from unskew.kernels import get_threads, set_threads
+from unskew.methods import admit_method, describe_methods, short_name
+from unskew.privacy import LocalPrivacy
+from unskew.report import FinishedRun, render
+from unskew.runs import Comparison, OnRound, Run, RunSpec, Sweep, Tracking
 from unskew.types import Interactions
 
 
@@ -19,6 +25,12 @@ def fit(
     protocol: str = "leak-free",
     seeds: Sequence[int] = (0,),
     out: str | Path | None = None,
+    ldp: LocalPrivacy | Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    progress: bool = False,
+    on_round: OnRound | None = None,
+    track: str | Sequence[str] = (),
+    track_dir: str | Path | None = None,
     **settings: Any,
 ) -> Run:
     """Train a federation and evaluate it.
@@ -29,11 +41,83 @@ def fit(
     there with checkpoints; otherwise everything stays in memory. Returns a `Run`: ``metrics`` are
     the means over seeds at the round with the best validation NDCG@10, ``summary()`` has all
     results.
+
+    ``ldp`` clips uploads and adds noise, for example ``{"noise": 0.5, "clip": 1.0}``. ``threads``
+    limits the threads of this call (0: one per core) and changes no result. ``progress`` shows how
+    far training is. ``on_round`` is called after every round with the seed, the round's row and the
+    number of rounds. ``track`` names experiment trackers (``"tensorboard"``, ``"mlflow"``,
+    ``"wandb"``), which write to ``track_dir`` (default: the folder ``track`` of the run).
     """
     interactions = data if isinstance(data, Interactions) else load(data)
-    name, own_settings = admit_method(method)
-    spec = RunSpec(name, own_settings | settings, interactions.name, protocol, tuple(seeds))
-    return run(spec, interactions, out=None if out is None else Path(out))
+    spec = _spec(method, interactions, protocol, seeds, ldp, settings)
+    label = f"{short_name(spec.method)} on {interactions.name}"
+    folder = None if out is None else Path(out)
+    kinds = [track] if isinstance(track, str) else list(track)
+    with _threads(threads), _progress(progress, label, len(spec.seeds)) as shown:
+        return run_tracked(
+            spec,
+            interactions,
+            out=folder,
+            on_round=_both(shown, on_round),
+            track=kinds,
+            track_dir=None if track_dir is None else Path(track_dir),
+        )
+
+
+def run_tracked(
+    spec: RunSpec,
+    interactions: Interactions,
+    *,
+    out: Path | None,
+    track: Sequence[str] = (),
+    track_dir: Path | None = None,
+    **options: Any,
+) -> Run:
+    """Train a run as `runs.run` does and tell experiment trackers about it: settings, a line per
+    round, final metrics, and the HTML report as an artifact."""
+    with Tracking(track, out, track_dir, spec) as tracking:
+        finished = runs.run(spec, interactions, out=out, tracking=tracking, **options)
+        if tracking.folder is not None:
+            page = tracking.folder / "report.html"
+            write_text(page, render([FinishedRun(finished.result(), finished.curves())]))
+            tracking.finish(finished.metrics, page)
+    return finished
+
+
+def sweep(
+    method: Any,
+    data: Any,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    protocol: str = "leak-free",
+    seeds: Sequence[int] = (0,),
+    out: str | Path | None = None,
+    ldp: LocalPrivacy | Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> Sweep:
+    """Train a method with every combination of the settings in ``grid``, such as
+    ``{"dim": [8, 16], "rounds": [20, 50]}``; other arguments are those of `unskew.fit`.
+
+    Returns a `Sweep`: ``to_frame()`` has a row per combination, ``best`` is the run with the
+    highest validation NDCG@10, ``plot()`` draws them. With ``out``, every run has a folder below.
+    """
+    interactions = data if isinstance(data, Interactions) else load(data)
+    spec = _spec(method, interactions, protocol, seeds, ldp, settings)
+    label = f"{short_name(spec.method)} on {interactions.name}"
+    folder = None if out is None else Path(out)
+    with _threads(threads), _progress(progress, label, len(spec.seeds)) as shown:
+        return runs.sweep(spec, interactions, grid, out=folder, on_round=shown)
+
+
+def compare(*compared: Run | str | Path, metric: str = "ndcg@10") -> Comparison:
+    """Compare runs with the first one by paired tests over users: `Run` objects or folders.
+
+    Returns a `Comparison`, which a notebook shows as a table, with ``to_frame()``,
+    ``to_markdown()`` and ``to_latex()``. The methods' code and the training data are not needed.
+    """
+    return runs.compare(compared, metric)
 
 
 def list_methods() -> dict[str, str]:
@@ -41,10 +125,62 @@ def list_methods() -> dict[str, str]:
     return {method["name"]: method["summary"] for method in describe_methods()}
 
 
-def open_run(folder: str | Path, seed: int | None = None, *, method: Any = None) -> Recommender:
-    """Load the model of a saved run, ready to recommend. The training data is not needed.
+def open_run(folder: str | Path, *, method: Any = None) -> Run:
+    """Open a finished run that was saved in a folder: the same object that `unskew.fit` returns.
+    Models are loaded when they are needed; the training data is not.
 
     ``method`` is the class of a run whose method neither this package nor an installed one has,
-    for example one made in a notebook.
+    for example one made in a notebook: a folder never chooses code to run.
     """
-    return open_recommender(Path(folder), seed, method)
+    return runs.open_run(Path(folder), method)
+
+
+def _spec(
+    method: Any,
+    interactions: Interactions,
+    protocol: str,
+    seeds: Sequence[int],
+    ldp: LocalPrivacy | Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+) -> RunSpec:
+    name, own_settings = admit_method(method)
+    if isinstance(ldp, Mapping):
+        ldp = RunSpec.from_mapping({"method": name, "ldp": ldp}).ldp
+    chosen = {**own_settings, **settings}
+    return RunSpec(name, chosen, interactions.name, protocol, tuple(seeds), ldp=ldp)
+
+
+@contextmanager
+def _threads(threads: int | None) -> Iterator[None]:
+    """Use so many threads within the block; None: as before."""
+    before = get_threads()
+    if threads is not None:
+        set_threads(threads)
+    try:
+        yield
+    finally:
+        if threads is not None:
+            set_threads(before)
+
+
+@contextmanager
+def _progress(shown: bool, label: str, n_seeds: int) -> Iterator[OnRound | None]:
+    """A callback that shows progress, as a bar on a terminal or as lines; None if not wanted."""
+    if not shown:
+        yield None
+        return
+    from unskew.cli._output import RoundProgress
+
+    with RoundProgress(label, n_seeds) as progress:
+        yield progress
+
+
+def _both(first: OnRound | None, second: OnRound | None) -> OnRound | None:
+    """One callback that calls both."""
+    wanted = [callback for callback in (first, second) if callback is not None]
+
+    def call(seed: int, row: dict[str, Any], rounds: int) -> None:
+        for callback in wanted:
+            callback(seed, row, rounds)
+
+    return call if wanted else None

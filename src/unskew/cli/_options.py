@@ -60,6 +60,11 @@ LdpLeastUsers = Annotated[
     int | None,
     Option(help="Send no rows of items that fewer users than this have.", min=1),
 ]
+Track = Annotated[
+    list[str] | None,
+    Option(help="Also log to tensorboard, mlflow or wandb; may repeat."),
+]
+TrackDir = Annotated[Path | None, Option(help="Where trackers write; default RUN/track.")]
 MAX_SEEDS_IN_RANGE = 10_000
 """Maximum number of seeds in a range such as 0-4 of --seeds; a longer range is an error."""
 

@@ -10,7 +10,6 @@ from typer import Argument, Option
 
 from unskew.cli import _options as opt
 from unskew.cli._output import (
-    mean_std,
     print_json,
     print_recommendations,
     print_table,
@@ -24,44 +23,38 @@ from unskew.report import Client, Extras, FinishedRun, render
 from unskew.runs import (
     ClientView,
     client_view,
-    compare_runs,
     open_recommender,
     read_result,
     read_rounds,
 )
+from unskew.runs import compare as compare_runs
 from unskew.types import UnskewError
 
 
 def compare(
     folders: Annotated[list[Path], Argument(metavar="RUN...")],
     metric: Annotated[str, Option(help="The per-user value to compare.")] = "ndcg@10",
+    markdown: Annotated[bool, Option("--markdown", help="Print a Markdown table.")] = False,
+    latex: Annotated[bool, Option("--latex", help="Print a LaTeX table (booktabs).")] = False,
     json: opt.Json = False,
 ) -> None:
     """Compare runs: each against the first by a paired test over users."""
-    runs = compare_runs(folders, metric)
+    if json + markdown + latex > 1:
+        raise UnskewError("Give one of --json, --markdown and --latex.")
+    compared = compare_runs(folders, metric)
     if json:
-        print_json({"metric": metric, "runs": [run.to_json(metric) for run in runs]})
-        return
-    columns = ["run", "method", "protocol", "HR@10", "NDCG@10"]
-    columns += [f"Δ {metric}", "95 % interval", "p (Holm)"]
-    rows = []
-    for run in runs:
-        figures = [mean_std(run.result.metrics[name]) for name in ("hr@10", "ndcg@10")]
-        rows.append([str(run.folder), run.result.method, run.result.protocol, *figures])
-        if run.test is None or run.p_holm is None:
-            rows[-1] += ["–", "–", "–"]
-            continue
-        rows[-1] += [
-            f"{run.test.difference:+.4f}",
-            f"{run.test.ci_low:+.4f} … {run.test.ci_high:+.4f}",
-            f"{run.p_holm:.3g}" if run.p_holm >= 1e-4 else "<0.0001",
-        ]
-    print_table(columns, rows)
-    if len(rows) > 1:
-        stdout.print(
-            f"Differences are {metric} minus the first run's, paired over users "
-            "(Wilcoxon signed-rank, Holm-corrected; bootstrap interval)."
-        )
+        print_json(compared.to_json())
+    elif markdown or latex:
+        stdout.print(compared.to_latex() if latex else compared.to_markdown(), soft_wrap=True)
+    else:
+        table = compared.table()
+        rows = [[" ".join(filter(None, [c.text, c.note])) for c in row] for row in table.rows]
+        print_table([column.name for column in table.columns], rows)
+        if len(rows) > 1:
+            stdout.print(
+                f"Differences are {metric} minus the first run's, paired over users "
+                "(Wilcoxon signed-rank, Holm-corrected; bootstrap interval)."
+            )
 
 
 def recommend(

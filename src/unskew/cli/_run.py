@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from rich.filesize import decimal
 from typer import Argument, Context, Option
 
+from unskew._api import run_tracked
 from unskew.cli import _options as opt
 from unskew.cli._output import (
     RoundProgress,
@@ -29,7 +30,6 @@ from unskew.cli._results import write_report
 from unskew.kernels import set_threads
 from unskew.methods import short_name
 from unskew.runs import Result, Run, RunSpec, read_spec
-from unskew.runs import run as run_spec
 from unskew.types import UnskewError
 
 DEMO_RUNS = (
@@ -66,6 +66,8 @@ def run(
     ldp_kind: opt.LdpKind = None,
     ldp_least_users: opt.LdpLeastUsers = None,
     out: Annotated[Path | None, Option(help="The run's folder.")] = None,
+    track: opt.Track = None,
+    track_dir: opt.TrackDir = None,
     data_dir: opt.DataDir = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
@@ -73,19 +75,24 @@ def run(
     """Train a federation and evaluate it."""
     spec = opt.run_spec(context)
     command = shlex.join(["unskew", *sys.argv[1:]])
-    _show(run_with_progress(spec, out or _fresh_folder(spec), data_dir, threads, command), json)
+    folder = out or _fresh_folder(spec)
+    tracked: dict[str, Any] = {"track": track or (), "track_dir": track_dir}
+    _show(run_with_progress(spec, folder, data_dir, threads, command, **tracked), json)
 
 
 def resume(
     folder: Annotated[Path, Argument(metavar="RUN")],
     method: opt.MethodOfRun = None,
+    track: opt.Track = None,
+    track_dir: opt.TrackDir = None,
     data_dir: opt.DataDir = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
     """Resume a stopped run. The result is bit-identical to an uninterrupted one."""
     spec, command = read_spec(folder, method)
-    _show(run_with_progress(spec, folder, data_dir, threads, command, resume=True), json)
+    tracked: dict[str, Any] = {"track": track or (), "track_dir": track_dir}
+    _show(run_with_progress(spec, folder, data_dir, threads, command, resume=True, **tracked), json)
 
 
 def run_with_progress(
@@ -96,15 +103,23 @@ def run_with_progress(
     command: str,
     *,
     resume: bool = False,
+    **tracked: Any,
 ) -> Run:
-    """Train as ``spec`` says; shows progress, how to resume, and a warning if training diverged."""
+    """Train as ``spec`` says; shows progress, how to resume, and a warning if training diverged.
+    ``tracked`` are the options ``track`` and ``track_dir``."""
     set_threads(threads)
     interactions = load_data(spec, data_dir)
     label = f"{short_name(spec.method)} on {Path(spec.data).name}, {spec.protocol}"
     try:
         with RoundProgress(label, len(spec.seeds)) as progress:
-            finished = run_spec(
-                spec, interactions, out=folder, resume=resume, on_round=progress, command=command
+            finished = run_tracked(
+                spec,
+                interactions,
+                out=folder,
+                resume=resume,
+                on_round=progress,
+                command=command,
+                **tracked,
             )
     except KeyboardInterrupt:
         again = ["unskew", "resume", str(folder), *opt.method_option(spec)]

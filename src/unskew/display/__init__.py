@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unskew.display.chart import Chart, Panel, Series, draw_figure, draw_svg
+from unskew.display.chart import Chart, Panel, Series, draw_figure, draw_svg, mean_line
 from unskew.display.table import (
     MISSING,
     Cell,
@@ -23,6 +23,7 @@ __all__ = [
     "Table",
     "draw_figure",
     "draw_svg",
+    "mean_line",
     "to_latex",
     "to_markdown",
     "to_plain_html",

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from unskew.display.palette import Style, style_of, swatch
@@ -42,6 +43,16 @@ class Series(NamedTuple):
     def style(self) -> Style:
         """Colour, dash and marker of the series."""
         return style_of(self.key, self.variant)
+
+
+def mean_line(
+    label: str, key: str, curves: Sequence[Sequence[float]], variant: int = 0, banded: bool = True
+) -> Series:
+    """The mean over seeds of a value by round, with a band from the lowest to the highest seed."""
+    by_round = list(zip(*curves, strict=False))
+    mean, low, high = ([of(at) for at in by_round] for of in (fmean, min, max))
+    line = Series(label, key, range(1, len(by_round) + 1), mean, variant=variant)
+    return line._replace(low=low, high=high) if banded and low != high else line
 
 
 class Panel(NamedTuple):

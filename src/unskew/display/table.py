@@ -141,7 +141,8 @@ def to_latex(table: Table, label: str = "") -> str:
     def text(cell: Cell) -> str:
         words = _latex(cell.text)
         bold = rf"\textbf{{{words}}}" if cell.bold else words
-        return " ".join(filter(None, [bold + _latex(cell.tag), _latex(cell.note)]))
+        mark = rf"\textsuperscript{{{_latex(cell.tag)}}}" if cell.tag else ""
+        return " ".join(filter(None, [bold + mark, _latex(cell.note)]))
 
     def line(texts: Sequence[str]) -> str:
         return "  " + " & ".join(texts) + r" \\"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from statistics import fmean
 from typing import NamedTuple
 
-from unskew.display.chart import Panel, Series, figure_html, figures_html
+from unskew.display.chart import Panel, Series, figure_html, figures_html, mean_line
 from unskew.display.palette import swatch
 from unskew.display.table import Cell, Column, Table, to_html
 from unskew.report.entries import LEAK_FREE, LEAKY, Entry, amount, group_by, kilobytes
@@ -180,13 +179,10 @@ def _curves_figure(entries: Sequence[Entry], key: str) -> str:
     result = entries[0].result
     several = any(len(entry.curves) > 1 for entry in entries)
     banded = several and len(entries) <= MAX_LINES_WITH_BANDS
-    lines = []
-    for entry in entries:
-        by_round = list(zip(*entry.curves, strict=False))
-        mean, low, high = ([of(at) for at in by_round] for of in (fmean, min, max))
-        rounds = range(1, len(by_round) + 1)
-        line = Series(entry.label, entry.result.method, rounds, mean, variant=entry.variant)
-        lines.append(line._replace(low=low, high=high) if banded and low != high else line)
+    lines = [
+        mean_line(entry.label, entry.result.method, entry.curves, entry.variant, banded)
+        for entry in entries
+    ]
     panel = Panel(
         f"Learning curves on {result.data}, {result.protocol} protocol",
         "round",

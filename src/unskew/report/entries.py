@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from unskew.display.palette import Style, style_of
 from unskew.display.table import MISSING, Cell
-from unskew.runs import Result, Summary
+from unskew.runs import Result, Summary, distinct_labels
 
 LEAKY, LEAK_FREE = "paper", "leak-free"
 """The protocol under which training can identify the held-out item, and the one that stops it."""
@@ -62,8 +62,8 @@ def read_entries(runs: Sequence[FinishedRun]) -> list[Entry]:
         key = result.method, result.data, result.protocol
         groups.setdefault(key, []).append(number)
     entries = []
-    for (method, _, _), numbers in groups.items():
-        labels = _labels(method, [_settings(runs[number].result) for number in numbers])
+    for numbers in groups.values():
+        labels = distinct_labels([runs[number].result for number in numbers])
         for variant, (number, label) in enumerate(zip(numbers, labels, strict=True)):
             entries.append(Entry(*runs[number], label, variant, number))
     return sorted(entries, key=_order)
@@ -95,25 +95,6 @@ def amount(value: float | None) -> str:
 def kilobytes(value: float | None) -> float | None:
     """Convert bytes to kilobytes (thousands of bytes)."""
     return None if value is None else value / 1000
-
-
-def _settings(result: Result) -> Mapping[str, Any]:
-    """Settings of a run, with the noise strength if uploads had noise."""
-    return {**result.settings, **({"noise": f"{result.noise:g}"} if result.noise else {})}
-
-
-def _labels(method: str, settings: list[Mapping[str, Any]]) -> list[str]:
-    """Labels of a method's runs: its name, and the settings in which the runs differ."""
-    keys = sorted({key for each in settings for key in each})
-    differ = [key for key in keys if len({repr(each.get(key)) for each in settings}) > 1]
-    names = []
-    for each in settings:
-        parts = ", ".join(f"{key}={each.get(key, 'default')}" for key in differ)
-        names.append(f"{method} ({parts})" if parts else method)
-    return [
-        name if names.count(name) == 1 else f"{name} #{names[: at + 1].count(name)}"
-        for at, name in enumerate(names)
-    ]
 
 
 def _order(entry: Entry) -> tuple[Any, ...]:

@@ -1,10 +1,20 @@
 """Runs (a method trained for some seeds): specify, train, save, reopen, compare, recommend."""
 
 from unskew.engine import Recommender
-from unskew.runs.results import Result, SeedOutcome, Summary, peak_memory_mb, summaries, summarise
+from unskew.runs.comparison import Comparison, compare
+from unskew.runs.finished import Run, open_run
+from unskew.runs.grid import Sweep, sweep
+from unskew.runs.results import (
+    Result,
+    SeedOutcome,
+    Summary,
+    distinct_labels,
+    peak_memory_mb,
+    summaries,
+    summarise,
+)
 from unskew.runs.runner import (
     OnRound,
-    Run,
     noise_mechanism,
     privacy_account,
     private_uploads,
@@ -13,17 +23,19 @@ from unskew.runs.runner import (
 from unskew.runs.saved import (
     ClientView,
     client_view,
-    compare_runs,
     open_recommender,
+    read_header,
     read_result,
     read_rounds,
     read_spec,
     read_users,
 )
 from unskew.runs.spec import RunSpec, read_toml
+from unskew.runs.tracking import Tracking
 
 __all__ = [
     "ClientView",
+    "Comparison",
     "OnRound",
     "Recommender",
     "Result",
@@ -31,13 +43,18 @@ __all__ = [
     "RunSpec",
     "SeedOutcome",
     "Summary",
+    "Sweep",
+    "Tracking",
     "client_view",
-    "compare_runs",
+    "compare",
+    "distinct_labels",
     "noise_mechanism",
     "open_recommender",
+    "open_run",
     "peak_memory_mb",
     "privacy_account",
     "private_uploads",
+    "read_header",
     "read_result",
     "read_rounds",
     "read_spec",
@@ -46,4 +63,5 @@ __all__ = [
     "run",
     "summaries",
     "summarise",
+    "sweep",
 ]

@@ -164,6 +164,45 @@ def bytes_per_client(outcomes: Sequence[SeedOutcome], field: str) -> float:
     return float(total / clients)
 
 
+def flat_figures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a round's row with flat names, such as ``validation/ndcg@10``."""
+    flat = {}
+    for name, value in row.items():
+        parts = value.items() if isinstance(value, Mapping) else (("", value),)
+        for part, figure in parts:
+            if isinstance(figure, int | float):
+                flat[f"{name}/{part}" if part else name] = figure
+    return flat
+
+
+def distinct_labels(results: Sequence[Result]) -> list[str]:
+    """A label for each run: its method, and the settings in which runs of that method differ."""
+    settings = [
+        {**result.settings, **({"noise": f"{result.noise:g}"} if result.noise else {})}
+        for result in results
+    ]
+    names = []
+    for result, own in zip(results, settings, strict=True):
+        same = [s for s, r in zip(settings, results, strict=True) if r.method == result.method]
+        keys = sorted({key for each in same for key in each})
+        differ = [key for key in keys if len({repr(each.get(key)) for each in same}) > 1]
+        parts = ", ".join(f"{key}={own.get(key, 'default')}" for key in differ)
+        names.append(f"{result.method} ({parts})" if parts else result.method)
+    return [
+        name if names.count(name) == 1 else f"{name} #{names[: at + 1].count(name)}"
+        for at, name in enumerate(names)
+    ]
+
+
+def metric_label(name: str) -> str:
+    """A metric's name for readers: ``ndcg@10`` is NDCG@10, ``recall@20`` is Recall@20."""
+    return name.capitalize() if name.partition("@")[0] in _WORDS else name.upper()
+
+
+_WORDS = ("recall", "precision", "coverage", "popularity")
+"""Metrics whose names are words, not abbreviations."""
+
+
 def combined_checksum(checksums: Sequence[str]) -> str:
     """One checksum for a run: its only seed's, or a checksum of all seeds' checksums in order."""
     if len(checksums) == 1:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,96 +25,15 @@ from unskew.privacy import (
     compositions,
     privacy_report,
 )
-from unskew.runs.results import (
-    Result,
-    SeedOutcome,
-    bytes_per_client,
-    combined_checksum,
-    peak_memory_mb,
-    seed_outcome,
-    summaries,
-    versions,
-)
-from unskew.runs.saved import load_recommender, open_folder, write_result, write_user_metrics
+from unskew.runs.finished import Run, combined_result
+from unskew.runs.results import seed_outcome
+from unskew.runs.saved import open_folder, write_result, write_user_metrics
 from unskew.runs.spec import RunSpec
+from unskew.runs.tracking import Tracking
 from unskew.types import Interactions, Split
 
 OnRound = Callable[[int, dict[str, Any], int], None]
 """Callback after every round: seed, the round's row, total number of rounds."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run: its specification, its results, and its models, ready to recommend."""
-
-    spec: RunSpec
-    split: Split
-    outcomes: list[SeedOutcome]
-    recommenders: dict[int, Recommender]
-    """Models by seed. A run in memory has all of them; a saved run loads them on demand."""
-    folder: Path | None
-    command: str
-    accounts: tuple[dict[str, Any], ...] = ()
-    """Privacy account of each seed, if uploads are noisy or clipped."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Mean over seeds of every metric at the best validation round."""
-        best = summaries([outcome.best for outcome in self.outcomes])
-        return {name: summary.mean for name, summary in best.items()}
-
-    def result(self) -> Result:
-        """Results of the run, summarised over all seeds."""
-        outcomes, spec = self.outcomes, self.spec
-        checksums = [outcome.model_sha256 for outcome in outcomes]
-        privacy = None
-        if self.accounts:  # the account of the seed with the busiest client covers the run
-            privacy = max(self.accounts, key=lambda account: account["rounds"]["worst_client"])
-        return Result(
-            method=spec.method,
-            settings=dict(spec.settings),
-            data=spec.data,
-            protocol=spec.protocol,
-            seeds=list(spec.seeds),
-            rounds=max(len(outcome.rows) for outcome in outcomes),
-            best_rounds=[outcome.best_round for outcome in outcomes],
-            ranking="all unseen items" if self.split.rank_all else "99 sampled candidates",
-            users=self.split.n_users,
-            items=self.split.n_items,
-            metrics=summaries([outcome.best for outcome in outcomes]),
-            last_round=summaries([outcome.last for outcome in outcomes]),
-            sampled99=summaries([outcome.best_sampled for outcome in outcomes]),
-            sampled99_last_round=summaries([outcome.last_sampled for outcome in outcomes]),
-            seconds_per_round=statistics.median(
-                row["seconds"] for outcome in outcomes for row in outcome.rows
-            ),
-            peak_rss_mb=peak_memory_mb(),
-            bytes_up=bytes_per_client(outcomes, "bytes_up"),
-            bytes_down=bytes_per_client(outcomes, "bytes_down"),
-            model_sha256=combined_checksum(checksums),
-            model_sha256_per_seed=checksums,
-            versions=versions(),
-            command=self.command,
-            notes=list(self.split.notes),
-            run_dir=None if self.folder is None else str(self.folder),
-            privacy=privacy,
-        )
-
-    def summary(self) -> dict[str, Any]:
-        """Results as one JSON object, as ``--json`` prints and ``result.json`` holds."""
-        return self.result().to_json()
-
-    def recommender(self, seed: int | None = None) -> Recommender:
-        """The model of the best round of a seed (default: the first seed), ready to recommend."""
-        chosen = self.spec.seeds[0] if seed is None else seed
-        if self.folder is not None and chosen not in self.recommenders:
-            federation = Federation(self.spec.build(), self.split, chosen)
-            self.recommenders[chosen] = load_recommender(self.folder, federation)
-        return self.recommenders[chosen]
-
-    def recommend(self, user: str | int, k: int = 10) -> list[dict[str, Any]]:
-        """The best ``k`` unseen items of a user, each with item, title and score."""
-        return self.recommender().recommend(user, k)
 
 
 def run(
@@ -126,14 +43,15 @@ def run(
     out: Path | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
+    tracking: Tracking | None = None,
     command: str = "",
     chunk: int = MAX_CHUNK_CLIENTS,
 ) -> Run:
     """Train and evaluate every seed. With ``out``, save results and checkpoints in this folder.
 
     With ``resume``, continue the run in ``out``. The result is bit-identical to that of a run that
-    was never stopped. ``command`` is recorded in the result; ``chunk`` is the number of clients
-    trained at a time.
+    was never stopped. ``tracking`` is told about every round. ``command`` is recorded in the
+    result; ``chunk`` is the number of clients trained at a time.
     """
     split = prepare(interactions, spec.protocol)
     if out is not None:
@@ -144,7 +62,7 @@ def run(
         transform = private_uploads(spec, split, mechanism)
         federation = Federation(spec.build(), split, seed, chunk=chunk, transform=transform)
         folder = None if out is None else out / f"seed-{seed}"
-        state = _train(federation, folder, on_round, transform)
+        state = _train(federation, folder, on_round, transform, tracking)
         outcomes.append(seed_outcome(seed, state, split))
         if mechanism is not None:
             accounts.append(privacy_account(spec, mechanism, federation, state.rows))
@@ -155,10 +73,10 @@ def run(
         # The models of a saved run leave memory: many seeds need no more of it than one.
         del state
         return_freed()
-    finished = Run(spec, split, outcomes, recommenders, out, command, tuple(accounts))
+    result = combined_result(spec, split, outcomes, accounts, out, command)
     if out is not None:
-        write_result(out, finished.result())
-    return finished
+        write_result(out, result)
+    return Run(spec, split, outcomes, recommenders, out, result)
 
 
 def _train(
@@ -166,6 +84,7 @@ def _train(
     folder: Path | None,
     on_round: OnRound | None,
     transform: PrivateUploads | None,
+    tracking: Tracking | None,
 ) -> State:
     rounds = federation.method.config.rounds
 
@@ -175,11 +94,16 @@ def _train(
             row["ldp"] = transform.round_figures()
         if folder is not None:
             write_json_lines(folder / "rounds.jsonl", state.rows)
+        if tracking is not None:
+            tracking.rounds(federation.seed, state.rows)
         if on_round is not None:
             on_round(federation.seed, row, rounds)
 
     checkpoints = None if folder is None else Checkpoints(folder / "state")
-    return federation.run(checkpoints=checkpoints, on_round=after_round)
+    state = federation.run(checkpoints=checkpoints, on_round=after_round)
+    if tracking is not None:  # a seed that was trained before a run is resumed
+        tracking.rounds(federation.seed, state.rows)
+    return state
 
 
 def noise_mechanism(spec: RunSpec, split: Split) -> Mechanism | None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +18,10 @@ import numpy as np
 import polars as pl
 
 from unskew.engine import Checkpoints, Federation, Recommender
-from unskew.evaluation import PairedTest, holm, paired_test
 from unskew.files import read_json, read_json_lines, write_atomically, write_json
 from unskew.methods import METHODS, admit_method
 from unskew.ragged import indptr_from_counts
-from unskew.runs.results import Result, SeedOutcome, versions
+from unskew.runs.results import Result, SeedOutcome, Summary, versions
 from unskew.runs.spec import RunSpec
 from unskew.types import Ragged, Split, UnskewError
 
@@ -34,7 +32,7 @@ RUN_FORMAT, RESULT_FORMAT, VERSION = "unskew-run", "unskew-result", 1
 def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: str) -> None:
     """Write the specification, labels and item lists of a run to its folder. Raises an UnskewError
     if the folder already holds a run, or, with ``resume``, if that run had other data."""
-    checksum = _split_checksum(split)
+    checksum = split_checksum(split)
     if (out / "run.json").exists():
         if not resume:
             raise UnskewError(
@@ -58,7 +56,7 @@ def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: s
     write_atomically(out / "users.parquet", pl.DataFrame(users).write_parquet)
 
 
-def _split_checksum(split: Split) -> str:
+def split_checksum(split: Split) -> str:
     """SHA-256 of a data split: user and item labels, training items in order, held-out items."""
     digest = hashlib.sha256()
     for labels in (split.user_ids, split.item_ids):
@@ -149,6 +147,36 @@ def read_users(folder: Path, round: str = "best", ranking: str | None = None) ->
     )
 
 
+def read_outcomes(folder: Path, result: Result) -> list[SeedOutcome]:
+    """Read the results of every seed of a finished run whose summary is ``result``."""
+    rounds, outcomes = read_rounds(folder), []
+    for at, seed in enumerate(result.seeds):
+        users = _read_frame(folder / f"seed-{seed}" / "users.parquet", "user", "round", "ranking")
+        metrics = [name for name in users.columns if "@" in name]
+        outcomes.append(
+            SeedOutcome(
+                seed,
+                result.best_rounds[at],
+                rounds[seed],
+                _of_seed(result.metrics, at),
+                _of_seed(result.last_round, at),
+                _of_seed(result.sampled99, at),
+                _of_seed(result.sampled99_last_round or {}, at),
+                {
+                    (str(round), str(ranking)): {name: of[name].to_numpy() for name in metrics}
+                    for (round, ranking), of in users.group_by("round", "ranking")
+                },
+                (result.model_sha256_per_seed or [""] * len(result.seeds))[at],
+            )
+        )
+    return outcomes
+
+
+def _of_seed(table: Mapping[str, Summary], at: int) -> dict[str, float]:
+    """Metrics of the seed number ``at`` of a run."""
+    return {name: summary.values[at] for name, summary in table.items()}
+
+
 def open_recommender(folder: Path, seed: int | None = None, method: Any = None) -> Recommender:
     """Load the model of a saved run's best validation round, ready to recommend. ``method`` is as
     in :func:`read_spec`."""
@@ -156,7 +184,7 @@ def open_recommender(folder: Path, seed: int | None = None, method: Any = None) 
     seed = spec.seeds[0] if seed is None else seed
     if seed not in spec.seeds:
         raise UnskewError(f"The run in {folder} has seeds {list(spec.seeds)}, not {seed}.")
-    return load_recommender(folder, Federation(spec.build(), _read_split(folder, spec), seed))
+    return load_recommender(folder, Federation(spec.build(), read_split(folder, spec), seed))
 
 
 def load_recommender(folder: Path, federation: Federation) -> Recommender:
@@ -169,7 +197,7 @@ def load_recommender(folder: Path, federation: Federation) -> Recommender:
     return Recommender(federation.method, federation.split, state.best_devices, federation.seed)
 
 
-def _read_split(folder: Path, spec: RunSpec) -> Split:
+def read_split(folder: Path, spec: RunSpec) -> Split:
     """Read the labels, titles and item lists of a saved run, which suffice to recommend."""
     items = _read_frame(folder / "items.parquet", "item", "title")
     users = _read_frame(folder / "users.parquet", "user", "seen", "validation", "test")
@@ -255,69 +283,3 @@ def client_view(folder: Path, user: str | None = None) -> ClientView | None:
         [(found["title"], held_out.get(found["item"], "")) for found in ranked[:10]],
         len(ranked),
     )
-
-
-class ComparedRun(NamedTuple):
-    """A run's results and its paired test against the first run; the first has no test."""
-
-    folder: Path
-    result: Result
-    test: PairedTest | None = None
-    p_holm: float | None = None
-    """The test's p-value, corrected for the number of runs (Holm)."""
-
-    def to_json(self, metric: str) -> dict[str, Any]:
-        """Convert to a JSON object: the run's main metrics, and its test on ``metric``."""
-        figures = {name: self.result.metrics.get(name) for name in ("hr@10", "ndcg@10", metric)}
-        row: dict[str, Any] = {
-            "run": str(self.folder),
-            "method": self.result.method,
-            "protocol": self.result.protocol,
-            "data": self.result.data,
-            **{name: None if one is None else asdict(one) for name, one in figures.items()},
-        }
-        if self.test is not None:
-            row |= {
-                "difference": self.test.difference,
-                "interval": [self.test.ci_low, self.test.ci_high],
-                "p_value": self.test.p_value,
-                "p_holm": self.p_holm,
-                "users": self.test.n_users,
-                "wins": self.test.wins,
-                "losses": self.test.losses,
-            }
-        return row
-
-
-def compare_runs(folders: Sequence[Path], metric: str) -> list[ComparedRun]:
-    """Compare ``metric`` of every run with that of the first run, by paired tests over users."""
-    results = [read_result(folder) for folder in folders]
-    users = [read_users(folder) for folder in folders]
-    if metric not in users[0].columns:
-        known = ", ".join(name for name in users[0].columns if "@" in name)
-        raise UnskewError(f'There is no metric "{metric}"; choose one of {known}.')
-    tests = []
-    for folder, result, theirs in zip(folders[1:], results[1:], users[1:], strict=True):
-        _check_comparable(folders[0], results[0], folder, result)
-        both = users[0].join(theirs, on="user", suffix="_other")
-        tests.append(paired_test(both[f"{metric}_other"].to_numpy(), both[metric].to_numpy()))
-    corrected = [float(p) for p in holm([test.p_value for test in tests])]
-    return [
-        ComparedRun(folders[0], results[0]),
-        *map(ComparedRun, folders[1:], results[1:], tests, corrected),
-    ]
-
-
-def _check_comparable(first: Path, result: Result, other: Path, other_result: Result) -> None:
-    """Raise an UnskewError unless both runs have the same held-out items and candidates."""
-    for key in ("protocol", "ranking"):
-        theirs, ours = getattr(other_result, key), getattr(result, key)
-        if theirs != ours:
-            raise UnskewError(
-                f"{other} has {key} {theirs}, the first run has {ours}; "
-                "only runs on the same footing can be compared."
-            )
-    if read_header(first)["split_sha256"] != read_header(other)["split_sha256"]:
-        raise UnskewError(
-            f"{other} has other data than {first}; only runs on the same footing can be compared."
-        )

@@ -6,12 +6,15 @@ needs ``wandb`` and works offline unless its own settings say otherwise.
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from unskew.runs.results import flat_figures
+from unskew.runs.spec import RunSpec
 from unskew.types import UnskewError
 
 Figures = Mapping[str, float]
@@ -26,8 +29,11 @@ class Tracker(Protocol):
     def figures(self, values: Figures, round: int) -> None:
         """Figures of a round."""
 
-    def finish(self, metrics: Figures, report: Path | None) -> None:
-        """The final metrics, and the HTML report if there is one."""
+    def finish(self, metrics: Figures, report: Path) -> None:
+        """The final metrics and the HTML report."""
+
+    def close(self, finished: bool) -> None:
+        """The end, whether the run was finished or stopped."""
 
 
 class TensorBoard:
@@ -42,13 +48,14 @@ class TensorBoard:
 
     def figures(self, values: Figures, round: int) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, round)
+            self._writer.add_scalar(name, value, round, double_precision=True)
 
-    def finish(self, metrics: Figures, report: Path | None) -> None:
+    def finish(self, metrics: Figures, report: Path) -> None:
         for name, value in metrics.items():
-            self._writer.add_scalar(f"final/{name}", value, 0)
-        if report is not None:
-            self._writer.add_text("report", str(report))
+            self._writer.add_scalar(f"final/{name}", value, 0, double_precision=True)
+        self._writer.add_text("report", str(report.resolve()))
+
+    def close(self, finished: bool) -> None:
         self._writer.close()
 
 
@@ -58,11 +65,16 @@ class MLflow:
     def __init__(self, folder: Path, name: str) -> None:
         client = _load("mlflow.tracking", "mlflow").MlflowClient
         folder.mkdir(parents=True, exist_ok=True)
-        store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}"
+        store, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
+        if not store:
+            store = f"sqlite:///{(folder / 'mlflow.db').resolve()}"
+            artifacts = (folder / "artifacts").resolve().as_uri()
         self._client = client(tracking_uri=store)
         experiment = self._client.get_experiment_by_name("unskew")
         number = (
-            experiment.experiment_id if experiment else self._client.create_experiment("unskew")
+            experiment.experiment_id
+            if experiment
+            else self._client.create_experiment("unskew", artifact_location=artifacts)
         )
         self._run = self._client.create_run(number, run_name=name).info.run_id
 
@@ -74,12 +86,13 @@ class MLflow:
         for name, value in values.items():
             self._client.log_metric(self._run, _plain(name), value, step=round)
 
-    def finish(self, metrics: Figures, report: Path | None) -> None:
+    def finish(self, metrics: Figures, report: Path) -> None:
         for name, value in metrics.items():
             self._client.log_metric(self._run, _plain(f"final/{name}"), value)
-        if report is not None:
-            self._client.log_artifact(self._run, str(report))
-        self._client.set_terminated(self._run)
+        self._client.log_artifact(self._run, str(report))
+
+    def close(self, finished: bool) -> None:
+        self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
 
 class WandB:
@@ -97,11 +110,12 @@ class WandB:
     def figures(self, values: Figures, round: int) -> None:
         self._run.log(dict(values) | {"round": round})
 
-    def finish(self, metrics: Figures, report: Path | None) -> None:
+    def finish(self, metrics: Figures, report: Path) -> None:
         self._run.summary.update({f"final/{name}": value for name, value in metrics.items()})
-        if report is not None:
-            self._run.save(str(report), policy="now")
-        self._run.finish()
+        self._run.save(str(report), base_path=str(report.parent), policy="now")
+
+    def close(self, finished: bool) -> None:
+        self._run.finish(exit_code=0 if finished else 1)
 
 
 TRACKERS: dict[str, Callable[[Path, str], Tracker]] = {
@@ -111,22 +125,76 @@ TRACKERS: dict[str, Callable[[Path, str], Tracker]] = {
 }
 
 
-def open_tracker(kind: str, folder: Path, name: str) -> Tracker:
-    """A tracker by its name; ``folder`` is where it writes, ``name`` what it calls the run."""
-    if kind not in TRACKERS:
-        raise UnskewError(f'There is no tracker "{kind}"; choose one of {", ".join(TRACKERS)}.')
-    return TRACKERS[kind](folder, name)
+class Tracking:
+    """Tells several trackers about one run; closes them at the end of a ``with`` block."""
+
+    def __init__(
+        self, kinds: Sequence[str], out: Path | None, folder: Path | None, spec: RunSpec
+    ) -> None:
+        """``kinds`` are names of ``TRACKERS``; they write to ``folder``, or else to the folder
+        ``track`` of the run that is saved in ``out``."""
+        self.folder: Path | None = None
+        self._trackers: list[Tracker] = []
+        self._rows_sent: dict[int, int] = {}
+        self._finished = False
+        if not kinds:
+            return
+        for kind in kinds:
+            if kind not in TRACKERS:
+                raise UnskewError(
+                    f'There is no tracker "{kind}"; choose one of {", ".join(TRACKERS)}.'
+                )
+        if out is None and folder is None:
+            raise UnskewError("Tracking a run in memory needs a folder; give track_dir= or out=.")
+        name = f"{spec.method}-{Path(spec.data).stem}".replace(":", ".")
+        name = name if out is None else out.resolve().name
+        root = folder if folder is not None or out is None else out / "track"
+        assert root is not None
+        self._trackers = [TRACKERS[kind](root, name) for kind in kinds]
+        self.folder = root / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for tracker in self._trackers:
+            tracker.settings(_flat_settings(spec))
+
+    def __enter__(self) -> Tracking:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for tracker in self._trackers:
+            tracker.close(self._finished)
+
+    def rounds(self, seed: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Send those of a seed's rows, one per round, that were not sent yet. A resumed run sends
+        the rounds from before, too, so that the tracker has all of them."""
+        for row in rows[self._rows_sent.get(seed, 0) :]:
+            figures = round_figures(seed, row)
+            for tracker in self._trackers:
+                tracker.figures(figures, row["round"])
+        self._rows_sent[seed] = len(rows)
+
+    def finish(self, metrics: Figures, report: Path) -> None:
+        """Send the final metrics and the HTML report."""
+        for tracker in self._trackers:
+            tracker.finish(metrics, report)
+        self._finished = True
 
 
 def round_figures(seed: int, row: Mapping[str, Any]) -> dict[str, float]:
     """The figures of a round's row with flat names, such as ``seed-0/validation/ndcg@10``."""
-    flat: dict[str, float] = {}
-    for name, value in row.items():
+    figures = flat_figures(row).items()
+    return {f"seed-{seed}/{name}": float(value) for name, value in figures if name != "round"}
+
+
+def _flat_settings(spec: RunSpec) -> dict[str, str]:
+    """The specification of a run as flat names and texts; what is not set is left out."""
+    values = spec.to_json()
+    own = dataclasses.asdict(spec.build().config)
+    values["settings"] = own | dict(values["settings"])
+    flat: dict[str, str] = {}
+    for name, value in values.items():
         parts = value.items() if isinstance(value, Mapping) else (("", value),)
-        for part, figure in parts:
-            if isinstance(figure, int | float) and name != "round":
-                flat[f"seed-{seed}/{name}{'/' if part else ''}{part}"] = float(figure)
-    return flat
+        flat |= {f"{name}.{part}" if part else name: str(one) for part, one in parts}
+    return {name: text for name, text in flat.items() if text != "None"}
 
 
 def _plain(name: str) -> str:
