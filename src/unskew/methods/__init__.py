@@ -30,6 +30,18 @@ from unskew.methods.registry import (
     register,
     short_name,
 )
+from unskew.methods.server_optimizers import (
+    Moments,
+    ServerSettings,
+    apply_change,
+    initial_moments,
+)
+from unskew.methods.training import (
+    AveragedItems,
+    ItemTraining,
+    TrainingConfig,
+    VectorMethod,
+)
 
 METHODS: dict[str, Any] = register(
     FedRefit,
@@ -54,10 +66,18 @@ METHODS: dict[str, Any] = register(
 
 __all__ = [
     "METHODS",
+    "AveragedItems",
+    "ItemTraining",
+    "Moments",
+    "ServerSettings",
+    "TrainingConfig",
+    "VectorMethod",
     "admit_method",
+    "apply_change",
     "create",
     "describe_methods",
     "find_method",
+    "initial_moments",
     "parse_settings",
     "preset",
     "short_name",
