@@ -21,6 +21,7 @@ from unskew.data._checks import Rules, did_you_mean
 from unskew.data._demo import demo
 from unskew.data._download import Progress, fetch, verify
 from unskew.data._frames import table_from_memory
+from unskew.data._own_splits import Format, find_split_files, load_split, write_split
 from unskew.data._rows import ticks_per_second, to_interactions
 from unskew.data._sources import (
     Source,
@@ -28,6 +29,7 @@ from unskew.data._sources import (
     cache_folder,
     data_folder,
     find_source,
+    has_titles,
     ratings_file,
     read_source,
     read_titles,
@@ -37,6 +39,7 @@ from unskew.data._tables import Table, read_table
 from unskew.types import Bool, Interactions, UnskewError
 
 __all__ = [
+    "Format",
     "Source",
     "Statistics",
     "cache_folder",
@@ -44,7 +47,9 @@ __all__ = [
     "fetch",
     "info",
     "load",
+    "load_split",
     "sources",
+    "write_split",
 ]
 
 
@@ -89,11 +94,12 @@ def load(
     """Read all interactions of a data set known by name, of a file, or of an object in memory.
 
     A name is looked up below ``data_dir`` (or ``$UNSKEW_DATA``), then in the cache, then downloaded
-    from its publisher. A path may be CSV, TSV or other delimited text, gzip of these, Parquet or
-    RecBole's ``.inter``. In memory, ``data`` is a pandas or polars frame, a SciPy sparse matrix
-    (rows are users, columns items, values ratings), or a list of tuples (user, item) with a rating
-    and a timestamp if there are any. ``columns`` says which column is the ``user``, ``item``,
-    ``rating`` and ``timestamp`` where their names are unusual (None: the column is not used).
+    from its publisher. A path may be CSV, TSV or other delimited text, gzip of these, Parquet,
+    RecBole's ``.inter``, or a folder with the files of a split (see `load_split`). In memory,
+    ``data`` is a pandas or polars frame, a SciPy sparse matrix (rows are users, columns items,
+    values ratings), or a list of tuples (user, item) with a rating and a timestamp if there are
+    any. ``columns`` says which column is the ``user``, ``item``, ``rating`` and ``timestamp`` where
+    their names are unusual (None: the column is not used).
 
     Labels become text: user 42 and user "42" are the same. Any problem is an `UnskewError` that
     names the line, unless ``skip_bad_rows`` drops such rows and counts them in
@@ -104,6 +110,10 @@ def load(
         raise UnskewError(f"min_user_rows is {min_user_rows}; it must be at least 1")
     source = find_source(data) if isinstance(data, str) else None
     if source is None:
+        folder = Path(os.path.expanduser(data)) if isinstance(data, str | os.PathLike) else None
+        if folder is not None and folder.is_dir():
+            options = {"skip_bad_rows": skip_bad_rows, "min_user_rows": min_user_rows}
+            return _load_folder(folder, name, titles, columns=columns, **options)
         rules = Rules(skip_bad_rows=skip_bad_rows, min_user_rows=min_user_rows or 1)
         table, own_name = _read_own(data, name)
         interactions = to_interactions(table, own_name, columns, rules)
@@ -115,6 +125,18 @@ def load(
         path = _find_ratings(source, data_dir, progress)
         interactions = read_source(path, source, columns, skip_bad_rows, min_user_rows)
     return interactions if titles is None else add_titles(interactions, read_titles(Path(titles)))
+
+
+def _load_folder(
+    folder: Path, name: str | None, titles: str | os.PathLike[str] | None, **options: Any
+) -> Interactions:
+    """Read the files of a split in a folder; titles come from its items file unless given."""
+    files: dict[str, Any] = dict(find_split_files(folder))
+    interactions = load_split(**files, name=name or folder.resolve().name, **options)
+    listed = files.get("items")
+    if titles is not None or (listed is not None and has_titles(listed)):
+        return add_titles(interactions, read_titles(Path(titles or listed or "")))
+    return interactions
 
 
 def _read_own(data: Any, name: str | None) -> tuple[Table, str]:

@@ -251,6 +251,11 @@ def read_titles(path: Path) -> dict[str, str]:
     return dict(zip(columns[item].to_list(), columns[title].to_list(), strict=True))
 
 
+def has_titles(path: Path) -> bool:
+    """Whether a table of items has a column of titles."""
+    return find_usual_name("title", read_table(path).frame.columns) is not None
+
+
 def _read_titles_beside(folder: Path, source: Source) -> dict[str, str] | None:
     """Item titles by label, from ``movies.csv`` or else the publisher's file; None if neither.
 

@@ -1,7 +1,13 @@
 """Evaluation protocols, ranks of held-out items, ranking metrics and significance tests."""
 
 from unskew.evaluation.metrics import CUTOFFS, coverage, mean_metrics, per_user, popularity
-from unskew.evaluation.protocols import PROTOCOLS, EvaluationProtocol, prepare
+from unskew.evaluation.protocols import (
+    PROTOCOLS,
+    EvaluationProtocol,
+    find_protocol,
+    prepare,
+    split_frames,
+)
 from unskew.evaluation.ranks import best_unseen, held_out_ranks, top_k
 from unskew.evaluation.significance import (
     Interval,
@@ -20,6 +26,7 @@ __all__ = [
     "PairedTest",
     "best_unseen",
     "coverage",
+    "find_protocol",
     "held_out_ranks",
     "holm",
     "mean_interval",
@@ -28,6 +35,7 @@ __all__ = [
     "per_user",
     "popularity",
     "prepare",
+    "split_frames",
     "top_k",
     "wilson_interval",
 ]
