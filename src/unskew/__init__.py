@@ -15,16 +15,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unskew._api import compare, fit, list_methods, open_run, sweep
-    from unskew.data import load
-    from unskew.evaluation import prepare
+    from unskew._api import compare, fit, list_methods, open_run, split_from_frames, sweep
+    from unskew.data import load, load_split
+    from unskew.evaluation import EvaluationProtocol, prepare
     from unskew.runs import Comparison, Recommender, Run, RunSpec, Sweep
     from unskew.types import Interactions, Method, Split, UnskewError, Upload
 
 _PUBLIC_NAMES = {
-    "unskew._api": ("compare", "fit", "list_methods", "open_run", "sweep"),
-    "unskew.data": ("load",),
-    "unskew.evaluation": ("prepare",),
+    "unskew._api": ("compare", "fit", "list_methods", "open_run", "split_from_frames", "sweep"),
+    "unskew.data": ("load", "load_split"),
+    "unskew.evaluation": ("EvaluationProtocol", "prepare"),
     "unskew.runs": ("Comparison", "Recommender", "Run", "RunSpec", "Sweep"),
     "unskew.types": ("Interactions", "Method", "Split", "UnskewError", "Upload"),
 }
@@ -32,6 +32,7 @@ _PUBLIC_NAMES = {
 
 __all__ = [
     "Comparison",
+    "EvaluationProtocol",
     "Interactions",
     "Method",
     "Recommender",
@@ -45,8 +46,10 @@ __all__ = [
     "fit",
     "list_methods",
     "load",
+    "load_split",
     "open_run",
     "prepare",
+    "split_from_frames",
     "sweep",
 ]
 

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from unskew import runs
-from unskew.data import load
+from unskew.data import load, load_split
+from unskew.evaluation import CUTOFFS, PROTOCOLS, EvaluationProtocol, OwnMetric, prepare
 from unskew.files import write_text
 from unskew.kernels import get_threads, set_threads
 from unskew.methods import admit_method, describe_methods, short_name
 from unskew.privacy import LocalPrivacy
 from unskew.report import FinishedRun, render
 from unskew.runs import Comparison, OnRound, Run, RunSpec, Sweep, Tracking
-from unskew.types import Interactions
+from unskew.types import Interactions, Split, UnskewError
 
 
 def fit(
     method: Any = "fedrefit",
     data: Any = "demo",
     *,
-    protocol: str = "leak-free",
+    protocol: str | EvaluationProtocol = "leak-free",
     seeds: Sequence[int] = (0,),
     out: str | Path | None = None,
+    k: Sequence[int] = CUTOFFS,
+    metrics: Mapping[str, OwnMetric] | None = None,
     ldp: LocalPrivacy | Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool = False,
@@ -36,11 +40,15 @@ def fit(
     """Train a federation and evaluate it.
 
     ``method`` is a name, a class, an object, or ``"package.module:Class"``. ``data`` is the result
-    of `unskew.load`, or anything that it takes: a name, a path, a data frame, a list of tuples.
-    ``settings`` are the method's (``rounds=100``, ``dim=16`` ...). With ``out``, the run is saved
-    there with checkpoints; otherwise everything stays in memory. Returns a `Run`: ``metrics`` are
-    the means over seeds at the round with the best validation NDCG@10, ``summary()`` has all
-    results.
+    of `unskew.load`, or anything that it takes: a name, a path, a data frame, a list of tuples; or
+    a `Split`. ``settings`` are the method's (``rounds=100``, ``dim=16`` ...). With ``out``, the run
+    is saved there with checkpoints; otherwise everything stays in memory. Returns a `Run`:
+    ``metrics`` are the means over seeds at the round with the best validation NDCG@10,
+    ``summary()`` has all results.
+
+    ``protocol`` is the name of a protocol or an `EvaluationProtocol`. ``k`` are the cut-offs of
+    metrics. ``metrics`` are metrics of your own by name: functions of the ranks of one user's
+    held-out items and of these items.
 
     ``ldp`` clips uploads and adds noise, for example ``{"noise": 0.5, "clip": 1.0}``. ``threads``
     limits the threads of this call (0: one per core) and changes no result. ``progress`` shows how
@@ -48,16 +56,17 @@ def fit(
     number of rounds. ``track`` names experiment trackers (``"tensorboard"``, ``"mlflow"``,
     ``"wandb"``), which write to ``track_dir`` (default: the folder ``track`` of the run).
     """
-    interactions = data if isinstance(data, Interactions) else load(data)
-    spec = _spec(method, interactions, protocol, seeds, ldp, settings)
-    label = f"{short_name(spec.method)} on {interactions.name}"
+    given = data if isinstance(data, Interactions | Split) else load(data)
+    spec = _spec(method, given, protocol, seeds, ldp, settings, k)
+    label = f"{short_name(spec.method)} on {spec.data}"
     folder = None if out is None else Path(out)
     kinds = [track] if isinstance(track, str) else list(track)
     with _threads(threads), _progress(progress, label, len(spec.seeds)) as shown:
         return run_tracked(
             spec,
-            interactions,
+            given,
             out=folder,
+            metrics=metrics,
             on_round=_both(shown, on_round),
             track=kinds,
             track_dir=None if track_dir is None else Path(track_dir),
@@ -66,7 +75,7 @@ def fit(
 
 def run_tracked(
     spec: RunSpec,
-    interactions: Interactions,
+    data: Interactions | Split,
     *,
     out: Path | None,
     track: Sequence[str] = (),
@@ -76,7 +85,7 @@ def run_tracked(
     """Train a run as `runs.run` does and tell experiment trackers about it: settings, a line per
     round, final metrics, and the HTML report as an artifact."""
     with Tracking(track, out, track_dir, spec) as tracking:
-        finished = runs.run(spec, interactions, out=out, tracking=tracking, **options)
+        finished = runs.run(spec, data, out=out, tracking=tracking, **options)
         if tracking.folder is not None:
             page = tracking.folder / "report.html"
             write_text(page, render([FinishedRun(finished.result(), finished.curves())]))
@@ -135,19 +144,56 @@ def open_run(folder: str | Path, *, method: Any = None) -> Run:
     return runs.open_run(Path(folder), method)
 
 
+def split_from_frames(
+    train: Any,
+    validation: Any = None,
+    test: Any = None,
+    *,
+    protocol: str | EvaluationProtocol = "leak-free",
+    **options: Any,
+) -> Split:
+    """A split of your own from three tables: frames, files, or lists of tuples.
+
+    ``protocol`` says which negatives training may draw and what is ranked. ``options`` are those of
+    `unskew.load_split`: ``columns``, ``items``, ``name``, ``skip_bad_rows`` ... A pair in two
+    tables and a held-out item that is not in training are errors.
+    """
+    return prepare(load_split(train, validation, test, **options), protocol)
+
+
 def _spec(
     method: Any,
-    interactions: Interactions,
-    protocol: str,
+    data: Interactions | Split,
+    protocol: str | EvaluationProtocol,
     seeds: Sequence[int],
     ldp: LocalPrivacy | Mapping[str, Any] | None,
     settings: Mapping[str, Any],
+    k: Sequence[int] = CUTOFFS,
 ) -> RunSpec:
     name, own_settings = admit_method(method)
     if isinstance(ldp, Mapping):
         ldp = RunSpec.from_mapping({"method": name, "ldp": ldp}).ldp
-    chosen = {**own_settings, **settings}
-    return RunSpec(name, chosen, interactions.name, protocol, tuple(seeds), ldp=ldp)
+    if isinstance(data, Split) and isinstance(protocol, str):
+        protocol = data.protocol
+    return RunSpec(
+        name,
+        {**own_settings, **settings},
+        data.data if isinstance(data, Split) else data.name,
+        seeds=tuple(seeds),
+        ldp=ldp,
+        cutoffs=tuple(k),
+        **_protocol_fields(protocol),
+    )
+
+
+def _protocol_fields(protocol: str | EvaluationProtocol) -> dict[str, Any]:
+    """The fields of ``RunSpec`` that say which protocol a run has."""
+    if isinstance(protocol, str) or PROTOCOLS.get(protocol.name) == protocol:
+        return {"protocol": protocol if isinstance(protocol, str) else protocol.name}
+    if protocol.name in PROTOCOLS:
+        raise UnskewError(f"{protocol.name} is a protocol with other rules; name yours otherwise.")
+    rules = asdict(protocol)
+    return {"protocol": rules.pop("name"), "rules": rules}
 
 
 @contextmanager

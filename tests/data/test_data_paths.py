@@ -251,7 +251,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, fault: str) -> None:
 
 def test_a_wrong_ending_opens_a_folder_and_a_missing_file_do_not(tmp_path: Path) -> None:
     check_good(data.load(write(tmp_path / "f.csv.gz", GOOD)))
-    assert "Is a directory" in refusal(tmp_path)
+    (tmp_path / "folder").mkdir()
+    assert "without train and test files" in refusal(tmp_path / "folder")
     assert "no such file" in refusal(tmp_path / "none.csv")
     assert "no such file" in refusal(tmp_path / ("long" * 100))
     with pytest.raises(UnskewError, match="did you mean 'ml-100k'"):

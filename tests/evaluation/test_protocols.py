@@ -244,7 +244,7 @@ def test_nothing_left_and_unknown_names_are_refused() -> None:
     data = make_interactions([(0, 0, 0), (0, 1, 1)])
     with pytest.raises(UnskewError, match="No user of hand-made"):
         prepare(data)
-    with pytest.raises(UnskewError, match="paper, leak-free, time"):
+    with pytest.raises(UnskewError, match="paper, leak-free, time, ratio"):
         prepare(data, "leakfree")
     with pytest.raises(UnskewError, match="at least 1"):
         EvaluationProtocol("none", True, "time", "training", True, candidates=0)

@@ -47,7 +47,7 @@ def audit_privacy(
             f"{spec.method} is not federated: its server has the interactions to begin with. "
             "Choose a federated method, see `unskew methods`."
         )
-    split, seed = prepare(interactions, spec.protocol), spec.seeds[0]
+    split, seed = prepare(interactions, spec.evaluation), spec.seeds[0]
     mechanism = noise_mechanism(spec, split)
     noise = 0.0 if mechanism is None else mechanism.noise
     device, shadow_device = (private_uploads(spec, split, mechanism) for _ in range(2))

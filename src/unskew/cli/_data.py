@@ -1,4 +1,4 @@
-"""``unskew data``: list the data sets known by name, describe one, download one."""
+"""``unskew data``: list the data sets known by name, describe one, download one, export a split."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typer import Argument, Context, Option, Typer
 
 from unskew.cli import _options as opt
 from unskew.cli._output import DownloadProgress, load_data, print_json, print_table, stdout
+from unskew.data import Format, sources, write_split
 from unskew.data import fetch as fetch_source
 from unskew.data import info as statistics_of
-from unskew.data import sources
+from unskew.evaluation import split_frames
 
-app = Typer(help="Data sets: list them, describe one, download one.", no_args_is_help=True)
+app = Typer(help="Data sets: list, describe, download, export a split.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -82,3 +83,33 @@ def fetch(
         print_json({"name": name, "folder": str(path), "bytes": total})
         return
     stdout.print(f"{name}: {decimal(total)} in {path}")
+
+
+@app.command()
+def export(
+    context: Context,
+    out: Annotated[Path, Option(help="The folder to write.")],
+    data: opt.Data = None,
+    protocol: opt.Protocol = None,
+    format: Annotated[Format, Option(help="csv, parquet or recbole (atomic files).")] = "csv",
+    data_dir: opt.DataDir = None,
+    columns: opt.Columns = None,
+    skip_bad_rows: opt.SkipBadRows = False,
+    min_user_rows: opt.MinUserRows = None,
+    train: opt.Train = None,
+    validation: opt.Validation = None,
+    test: opt.Test = None,
+    json: opt.Json = False,
+) -> None:
+    """Write a protocol's split as files, for comparing other tools on identical splits."""
+    spec = opt.run_spec(context)
+    interactions = load_data(spec, data_dir)
+    frames = split_frames(interactions, spec.evaluation)
+    name = Path(interactions.name).name
+    paths = write_split(frames, out, format, name)
+    if json:
+        rows = {what: frame.height for what, frame in frames.items()}
+        print_json({"data": name, "protocol": spec.protocol, "rows": rows, "out": str(out)})
+        return
+    for path, frame in zip(paths, frames.values(), strict=True):
+        stdout.print(f"{path}: {frame.height:,} rows")

@@ -89,7 +89,7 @@ def write_data(
 ) -> None:
     """Prepare the data of a node from its own file, or divide a whole data set into nodes."""
     spec = opt.run_spec(context)
-    split = prepare(load_data(spec, data_dir), spec.protocol)
+    split = prepare(load_data(spec, data_dir), spec.evaluation)
     if catalogue is not None:
         if nodes != 1:
             raise UnskewError("--catalogue is for one node's own file; leave out --nodes.")

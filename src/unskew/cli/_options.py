@@ -30,7 +30,7 @@ MethodOfRun = Annotated[
 ]
 Data = Annotated[str | None, Option(help="A source's name or a file; default demo.")]
 Protocol = Annotated[
-    str | None, Option(help="leak-free (default), time or paper; how to split and rank.")
+    str | None, Option(help="leak-free (default), ratio, time or paper; how to split and rank.")
 ]
 Preset = Annotated[
     str | None, Option(help="Settings recorded for a data set, for example ml-100k.")
@@ -44,6 +44,12 @@ Seed = Annotated[int, Option(help="Seed of all random draws.", min=0)]
 Columns = Annotated[str | None, Option(help="For your own file: user=uid,item=movie,timestamp=ts.")]
 SkipBadRows = Annotated[bool, Option("--skip-bad-rows", help="Drop and count bad rows.")]
 MinUserRows = Annotated[int | None, Option(help="Leave out users with fewer rows.", min=1)]
+Train = Annotated[
+    str | None, Option(help="Your own split, in place of --data: the file of training rows.")
+]
+Validation = Annotated[str | None, Option(help="With --train: the file of validation rows.")]
+Test = Annotated[str | None, Option(help="With --train: the file of test rows.")]
+Cutoffs = Annotated[str | None, Option("--k", help="Cut-offs of metrics, for example 1,10,100.")]
 K = Annotated[int, Option("-k", help="How many items to recommend.", min=1)]
 Rows = Annotated[Path | None, Option(help="JSON lines to add the rows to.")]
 LdpNoise = Annotated[
@@ -99,6 +105,8 @@ def run_spec(context: Context, **replaced: Any) -> RunSpec:
     values |= {key: value for key, value in options.items() if key in fields and value is not False}
     if "seeds" in options:
         values["seeds"] = parse_seeds(options["seeds"])
+    if "cutoffs" in options:
+        values["cutoffs"] = parse_cutoffs(options["cutoffs"])
     if "columns" in options:
         values["columns"] = parse_pairs(options["columns"].split(","), "--columns")
     settings = values.get("settings", {}) | parse_pairs(options.get("set_", ()), "--set")
@@ -136,6 +144,14 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         return tuple(seeds)
     except (ValueError, OverflowError):
         raise UnskewError(f'--seeds "{text}" must look like 0,1,2 or 0-4.') from None
+
+
+def parse_cutoffs(text: str) -> tuple[int, ...]:
+    """Parse cut-offs such as 1,10,100."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UnskewError(f'--k "{text}" must look like 1,10,100.') from None
 
 
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:

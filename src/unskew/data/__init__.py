@@ -49,6 +49,7 @@ __all__ = [
     "load",
     "load_split",
     "sources",
+    "with_titles",
     "write_split",
 ]
 
@@ -124,7 +125,12 @@ def load(
     else:
         path = _find_ratings(source, data_dir, progress)
         interactions = read_source(path, source, columns, skip_bad_rows, min_user_rows)
-    return interactions if titles is None else add_titles(interactions, read_titles(Path(titles)))
+    return interactions if titles is None else with_titles(interactions, titles)
+
+
+def with_titles(interactions: Interactions, titles: str | os.PathLike[str]) -> Interactions:
+    """Return the interactions with the item titles in a file."""
+    return add_titles(interactions, read_titles(Path(titles)))
 
 
 def _load_folder(
@@ -135,7 +141,7 @@ def _load_folder(
     interactions = load_split(**files, name=name or folder.resolve().name, **options)
     listed = files.get("items")
     if titles is not None or (listed is not None and has_titles(listed)):
-        return add_titles(interactions, read_titles(Path(titles or listed or "")))
+        return with_titles(interactions, titles or files["items"])
     return interactions
 
 

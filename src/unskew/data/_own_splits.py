@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import polars as pl
@@ -155,13 +155,13 @@ def write_split(
     return written
 
 
-def _write(frame: pl.DataFrame, format: Format, path: Path) -> None:
+def _write(frame: pl.DataFrame, format: Format, file: BinaryIO) -> None:
     if format == "parquet":
-        frame.write_parquet(path)
+        frame.write_parquet(file)
     elif format == "csv":
-        frame.write_csv(path)
+        frame.write_csv(file)
     else:
-        frame.write_csv(path, separator="\t", quote_style="never")
+        frame.write_csv(file, separator="\t", quote_style="never")
 
 
 def _without_tabs(frame: pl.DataFrame) -> pl.DataFrame:

@@ -1,6 +1,15 @@
 """Evaluation protocols, ranks of held-out items, ranking metrics and significance tests."""
 
-from unskew.evaluation.metrics import CUTOFFS, coverage, mean_metrics, per_user, popularity
+from unskew.evaluation.metrics import (
+    CUTOFFS,
+    MAIN_CUTOFF,
+    OwnMetric,
+    coverage,
+    mean_metrics,
+    own_metrics,
+    per_user,
+    popularity,
+)
 from unskew.evaluation.protocols import (
     PROTOCOLS,
     EvaluationProtocol,
@@ -20,9 +29,11 @@ from unskew.evaluation.significance import (
 
 __all__ = [
     "CUTOFFS",
+    "MAIN_CUTOFF",
     "PROTOCOLS",
     "EvaluationProtocol",
     "Interval",
+    "OwnMetric",
     "PairedTest",
     "best_unseen",
     "coverage",
@@ -31,6 +42,7 @@ __all__ = [
     "holm",
     "mean_interval",
     "mean_metrics",
+    "own_metrics",
     "paired_test",
     "per_user",
     "popularity",

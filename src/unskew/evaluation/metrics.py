@@ -14,15 +14,20 @@ A user with nothing held out has the value NaN and is left out of means.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from unskew.ragged import distinct, owners
-from unskew.types import Bool, Float64, Int32, Int64, Ragged
+from unskew.types import Bool, Float64, Int32, Int64, Ragged, UnskewError
 
 CUTOFFS = (5, 10, 20, 50)
 """Cutoffs k (lengths of recommended lists) at which metrics are reported."""
+MAIN_CUTOFF = 10
+"""Cutoff that is always computed, because NDCG@10 chooses the best round."""
+OwnMetric = Callable[[Int32, Sequence[str]], float]
+"""A metric of your own: from the ranks (1 is best) of one user's held-out items, and the items'
+labels in the same order, to a number. Called for users with held-out items only."""
 
 
 def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[str, Float64]:
@@ -58,6 +63,27 @@ def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[s
             value[nothing] = np.nan
             metrics[f"{name}@{k}"] = value
     return metrics
+
+
+def own_metrics(
+    metrics: Mapping[str, OwnMetric], ranks: Int32, held_out: Ragged, item_ids: Sequence[str]
+) -> dict[str, Float64]:
+    """Values of a user's own metrics, one per user; ``ranks`` belong to ``held_out``'s items."""
+    values = {}
+    for name, metric in metrics.items():
+        values[name] = np.full(len(held_out.indptr) - 1, np.nan)
+        for user in np.flatnonzero(held_out.counts()):
+            own = slice(held_out.indptr[user], held_out.indptr[user + 1])
+            labels = [item_ids[item] for item in held_out.items[own]]
+            try:
+                values[name][user] = metric(ranks[own].copy(), labels)
+            except Exception as error:
+                raise UnskewError(
+                    f"The metric {name} fails for ranks {ranks[own].tolist()} "
+                    f"({type(error).__name__}: {error}); it gets a user's ranks and items and must "
+                    "return a number."
+                ) from error
+    return values
 
 
 def mean_metrics(values: Mapping[str, Float64]) -> dict[str, float]:

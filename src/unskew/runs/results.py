@@ -13,8 +13,17 @@ from importlib.metadata import version
 from typing import Any
 
 from unskew.engine import State, model_checksum
-from unskew.evaluation import coverage, popularity
-from unskew.types import Float64, Split, UnskewError
+from unskew.evaluation import (
+    CUTOFFS,
+    MAIN_CUTOFF,
+    OwnMetric,
+    coverage,
+    mean_metrics,
+    own_metrics,
+    per_user,
+    popularity,
+)
+from unskew.types import Float64, Int32, Split, UnskewError
 
 
 @dataclass(frozen=True)
@@ -31,15 +40,34 @@ class SeedOutcome:
     last_sampled: dict[str, float]
     per_user: dict[tuple[str, str], dict[str, Float64]]
     """Metrics of every user, by (round: best or last, ranking: all or sampled)."""
+    ranks: dict[tuple[str, str], Int32]
+    """Rank of every test item, user after user as in ``Split.test``, by the same keys."""
     model_sha256: str
 
 
-def seed_outcome(seed: int, state: State, split: Split) -> SeedOutcome:
+def seed_outcome(
+    seed: int,
+    state: State,
+    split: Split,
+    cutoffs: Sequence[int] = CUTOFFS,
+    metrics: Mapping[str, OwnMetric] | None = None,
+) -> SeedOutcome:
     """Collect the metrics and the model checksum of one trained seed."""
     boards = {"best": state.best_scoreboard, "last": state.scoreboard}
+    ranks: dict[tuple[str, str], Int32] = {
+        (name, ranking): board.ranks["test", ranking]
+        for name, board in boards.items()
+        for ranking in board.rankings
+    }
+    ks = sorted({*cutoffs, MAIN_CUTOFF})
+    values = {
+        key: per_user(one, split.test.indptr, ks)
+        | own_metrics(metrics or {}, one, split.test, split.item_ids)
+        for key, one in ranks.items()
+    }
     means = {}
     for name, board in boards.items():
-        means[name] = board.means("test") | {
+        means[name] = mean_metrics(values[name, board.rankings[0]]) | {
             "coverage@10": coverage(board.top, split.n_items),
             "popularity@10": popularity(board.top, split.train, split.n_items),
         }
@@ -49,13 +77,10 @@ def seed_outcome(seed: int, state: State, split: Split) -> SeedOutcome:
         state.rows,
         means["best"],
         means["last"],
-        state.best_scoreboard.means("test", "sampled"),
-        state.scoreboard.means("test", "sampled"),
-        {
-            (name, ranking): board.per_user("test", ranking)
-            for name, board in boards.items()
-            for ranking in board.rankings
-        },
+        mean_metrics(values["best", "sampled"]),
+        mean_metrics(values["last", "sampled"]),
+        values,
+        ranks,
         model_checksum(state),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from unskew.engine import (
     State,
     return_freed,
 )
-from unskew.evaluation import prepare
+from unskew.evaluation import OwnMetric, prepare
 from unskew.files import write_json_lines
 from unskew.privacy import (
     Mechanism,
@@ -38,7 +38,7 @@ OnRound = Callable[[int, dict[str, Any], int], None]
 
 def run(
     spec: RunSpec,
-    interactions: Interactions,
+    data: Interactions | Split,
     *,
     out: Path | None = None,
     resume: bool = False,
@@ -46,14 +46,16 @@ def run(
     tracking: Tracking | None = None,
     command: str = "",
     chunk: int = MAX_CHUNK_CLIENTS,
+    metrics: Mapping[str, OwnMetric] | None = None,
 ) -> Run:
     """Train and evaluate every seed. With ``out``, save results and checkpoints in this folder.
 
     With ``resume``, continue the run in ``out``. The result is bit-identical to that of a run that
     was never stopped. ``tracking`` is told about every round. ``command`` is recorded in the
-    result; ``chunk`` is the number of clients trained at a time.
+    result; ``chunk`` is the number of clients trained at a time; ``metrics`` are metrics of your
+    own, by name.
     """
-    split = prepare(interactions, spec.protocol)
+    split = data if isinstance(data, Split) else prepare(data, spec.evaluation)
     if out is not None:
         open_folder(out, spec, split, resume, command)
     outcomes, recommenders, accounts = [], {}, []
@@ -63,7 +65,7 @@ def run(
         federation = Federation(spec.build(), split, seed, chunk=chunk, transform=transform)
         folder = None if out is None else out / f"seed-{seed}"
         state = _train(federation, folder, on_round, transform, tracking)
-        outcomes.append(seed_outcome(seed, state, split))
+        outcomes.append(seed_outcome(seed, state, split, spec.cutoffs, metrics or {}))
         if mechanism is not None:
             accounts.append(privacy_account(spec, mechanism, federation, state.rows))
         if folder is None:

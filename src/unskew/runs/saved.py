@@ -2,7 +2,8 @@
 
 A folder holds ``run.json`` (the specification), ``items.parquet`` and ``users.parquet`` (labels,
 titles, and every user's items), ``result.json`` once the run has ended, and for each seed
-``seed-N/`` with the checkpoint, ``rounds.jsonl`` and per-user metrics in ``users.parquet``.
+``seed-N/`` with the checkpoint, ``rounds.jsonl``, per-user metrics in ``users.parquet`` and the
+ranks of all test items in ``ranks.parquet``.
 Recommending from a folder does not need the training set.
 """
 
@@ -20,7 +21,7 @@ import polars as pl
 from unskew.engine import Checkpoints, Federation, Recommender
 from unskew.files import read_json, read_json_lines, write_atomically, write_json
 from unskew.methods import METHODS, admit_method
-from unskew.ragged import indptr_from_counts
+from unskew.ragged import indptr_from_counts, owners
 from unskew.runs.results import Result, SeedOutcome, Summary, versions
 from unskew.runs.spec import RunSpec
 from unskew.types import Ragged, Split, UnskewError
@@ -68,13 +69,21 @@ def split_checksum(split: Split) -> str:
 
 
 def write_user_metrics(folder: Path, split: Split, outcome: SeedOutcome) -> None:
-    """Write every user's metrics for one seed; they are needed for paired tests."""
+    """Write every user's metrics for one seed, needed for paired tests, and the ranks of all test
+    items."""
     users = list(split.user_ids)
     frames = [
         pl.DataFrame({"user": users, **values, "round": round, "ranking": ranking})
         for (round, ranking), values in outcome.per_user.items()
     ]
     write_atomically(folder / "users.parquet", pl.concat(frames).write_parquet)
+    user = pl.Series(users)[owners(split.test.indptr)]
+    item = pl.Series(list(split.item_ids))[split.test.items]
+    ranks = [
+        pl.DataFrame({"user": user, "item": item, "rank": one, "round": round, "ranking": ranking})
+        for (round, ranking), one in outcome.ranks.items()
+    ]
+    write_atomically(folder / "ranks.parquet", pl.concat(ranks).write_parquet)
 
 
 def write_result(folder: Path, result: Result) -> None:
@@ -138,7 +147,7 @@ def read_users(folder: Path, round: str = "best", ranking: str | None = None) ->
     frames = [_read_frame(path, "user", "round", "ranking") for path in paths]
     main = "all" if "all" in frames[0]["ranking"].unique() else "sampled"
     chosen = (pl.col("round") == round) & (pl.col("ranking") == (ranking or main))
-    metrics = [name for name in frames[0].columns if "@" in name]
+    metrics = [name for name in frames[0].columns if name not in ("user", "round", "ranking")]
     return (
         pl.concat(frames)
         .filter(chosen)
@@ -214,7 +223,7 @@ def read_split(folder: Path, spec: RunSpec) -> Split:
         validation,
         test,
         np.zeros((len(users), 0), np.int32),
-        spec.protocol != "paper",
+        spec.evaluation.rank_all,
     )
 
 

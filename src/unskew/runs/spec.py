@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unskew.data import load
-from unskew.evaluation import PROTOCOLS
+from unskew.data import load, load_split, with_titles
+from unskew.evaluation import CUTOFFS, EvaluationProtocol, find_protocol
 from unskew.methods import create, parse_settings
 from unskew.privacy import LocalPrivacy, check_accountant
 from unskew.settings import Settings, setting
@@ -42,13 +42,23 @@ class RunSpec(Settings):
     """Path of a CSV file with the items' titles."""
     ldp: LocalPrivacy | None = None
     """Clipping and noise that devices apply to uploads; None: none."""
+    train: str | None = None
+    """For data that is already split: the file of the training rows, in place of ``data``."""
+    validation: str | None = None
+    """The file of the validation rows that belong to ``train``."""
+    test: str | None = None
+    """The file of the test rows that belong to ``train``."""
+    cutoffs: tuple[int, ...] = CUTOFFS
+    """Lengths k of recommended lists at which metrics are reported; 10 always is."""
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of an `EvaluationProtocol` of your own; empty for the named protocols."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.protocol not in PROTOCOLS:
-            raise UnskewError(
-                f'There is no protocol "{self.protocol}"; choose one of {", ".join(PROTOCOLS)}.'
-            )
+        self._check_data()
+        _ = self.evaluation
+        if not self.cutoffs or min(self.cutoffs) < 1:
+            raise UnskewError("Cut-offs must be whole numbers of at least 1, such as 1,10,100.")
         fit = all(0 <= seed < 2**63 for seed in self.seeds)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or not fit:
             raise UnskewError(
@@ -64,12 +74,46 @@ class RunSpec(Settings):
                 )
             check_accountant(self.ldp)
 
+    def _check_data(self) -> None:
+        """Raise an UnskewError if files of a split are incomplete or stand beside other data."""
+        if self.train is None:
+            if self.validation is not None or self.test is not None:
+                raise UnskewError("Validation and test files need the training file: --train FILE.")
+            return
+        if self.data not in (RunSpec.data, self.train):
+            raise UnskewError(f"Give either the data {self.data} or a training file, not both.")
+        object.__setattr__(self, "data", self.train)
+
+    @property
+    def evaluation(self) -> EvaluationProtocol:
+        """The evaluation protocol: a named one, or the one that ``rules`` describe."""
+        if not self.rules:
+            return find_protocol(self.protocol)
+        try:
+            return EvaluationProtocol(self.protocol, **self.rules)
+        except TypeError as error:
+            raise UnskewError(
+                f"The rules of protocol {self.protocol} are incomplete ({error}); give all fields "
+                "of EvaluationProtocol."
+            ) from None
+
     def build(self) -> Method:
         """Create the method with the settings of this run."""
         return create(self.method, **self.settings)
 
     def load(self, data_dir: Path | None = None, progress: Any = None) -> Interactions:
         """Load the data. ``progress`` is called with the bytes downloaded and their total."""
+        if self.train is not None:
+            split = load_split(
+                self.train,
+                self.validation,
+                self.test,
+                name=Path(self.train).stem,
+                columns=dict(self.columns) or None,
+                skip_bad_rows=self.skip_bad_rows,
+                min_user_rows=self.min_user_rows,
+            )
+            return split if self.titles is None else with_titles(split, self.titles)
         return load(
             self.data,
             data_dir=data_dir,
@@ -82,7 +126,12 @@ class RunSpec(Settings):
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object, as stored in ``run.json``."""
-        return dataclasses.asdict(self) | {"seeds": list(self.seeds)}
+        values = dataclasses.asdict(self)
+        values |= {"seeds": list(self.seeds), "cutoffs": list(self.cutoffs)}
+        for name, default in _NEWER_FIELDS.items():
+            if values[name] == default:
+                del values[name]
+        return values
 
     @staticmethod
     def from_mapping(values: Mapping[str, Any]) -> RunSpec:
@@ -90,6 +139,16 @@ class RunSpec(Settings):
         parsed = _parse(values)
         ldp = parsed.get("ldp")
         return RunSpec(**parsed | {"ldp": None if ldp is None else LocalPrivacy(**ldp)})
+
+
+_NEWER_FIELDS: Mapping[str, Any] = {
+    "train": None,
+    "validation": None,
+    "test": None,
+    "rules": {},
+    "cutoffs": list(CUTOFFS),
+}
+"""Fields that are not written if they have their default, so that older versions read the file."""
 
 
 def _parse(values: Mapping[str, Any]) -> dict[str, Any]:

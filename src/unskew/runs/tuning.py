@@ -180,7 +180,7 @@ def tune(
 ) -> list[Trial]:
     """Run trials until the folder holds ``trials`` of them, including those of earlier calls."""
     optuna = import_optuna()
-    split = prepare(interactions, search.spec.protocol)
+    split = prepare(interactions, search.spec.evaluation)
     if not len(split.validation.items):
         raise UnskewError(
             f"Nobody in {interactions.name} has validation items to choose settings by; give data "
