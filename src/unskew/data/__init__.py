@@ -112,7 +112,7 @@ def load(
     source = find_source(data) if isinstance(data, str) else None
     if source is None:
         folder = Path(os.path.expanduser(data)) if isinstance(data, str | os.PathLike) else None
-        if folder is not None and folder.is_dir():
+        if folder is not None and os.path.isdir(folder):
             options = {"skip_bad_rows": skip_bad_rows, "min_user_rows": min_user_rows}
             return _load_folder(folder, name, titles, columns=columns, **options)
         rules = Rules(skip_bad_rows=skip_bad_rows, min_user_rows=min_user_rows or 1)
