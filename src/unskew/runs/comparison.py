@@ -185,7 +185,7 @@ def compare(runs: Sequence[Run | str | Path], metric: str = "ndcg@10") -> Compar
     labels = distinct_labels([side.result for side in sides])
     first = sides[0]
     if metric not in first.users.columns:
-        known = ", ".join(name for name in first.users.columns if "@" in name)
+        known = ", ".join(name for name in first.users.columns if name != "user")
         raise UnskewError(f'There is no metric "{metric}"; choose one of {known}.')
     tests = []
     for side in sides[1:]:

@@ -8,7 +8,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -40,9 +40,9 @@ class SeedOutcome:
     last_sampled: dict[str, float]
     per_user: dict[tuple[str, str], dict[str, Float64]]
     """Metrics of every user, by (round: best or last, ranking: all or sampled)."""
-    ranks: dict[tuple[str, str], Int32]
-    """Rank of every test item, user after user as in ``Split.test``, by the same keys."""
     model_sha256: str
+    ranks: dict[tuple[str, str], Int32] = field(default_factory=dict)
+    """Rank of every test item, user after user as in ``Split.test``, keyed as ``per_user``."""
 
 
 def seed_outcome(
@@ -80,8 +80,8 @@ def seed_outcome(
         mean_metrics(values["best", "sampled"]),
         mean_metrics(values["last", "sampled"]),
         values,
-        ranks,
         model_checksum(state),
+        ranks,
     )
 
 

@@ -24,10 +24,13 @@ from unskew.methods import METHODS, admit_method
 from unskew.ragged import indptr_from_counts, owners
 from unskew.runs.results import Result, SeedOutcome, Summary, versions
 from unskew.runs.spec import RunSpec
-from unskew.types import Ragged, Split, UnskewError
+from unskew.types import Int32, Ragged, Split, UnskewError
 
 RUN_FORMAT, RESULT_FORMAT, VERSION = "unskew-run", "unskew-result", 1
 """Format names of ``run.json`` and ``result.json``, and the format version of both."""
+
+_USER_KEYS = ("user", "round", "ranking")
+"""Columns of the per-user tables; all others are metrics."""
 
 
 def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: str) -> None:
@@ -147,7 +150,7 @@ def read_users(folder: Path, round: str = "best", ranking: str | None = None) ->
     frames = [_read_frame(path, "user", "round", "ranking") for path in paths]
     main = "all" if "all" in frames[0]["ranking"].unique() else "sampled"
     chosen = (pl.col("round") == round) & (pl.col("ranking") == (ranking or main))
-    metrics = [name for name in frames[0].columns if name not in ("user", "round", "ranking")]
+    metrics = [name for name in frames[0].columns if name not in _USER_KEYS]
     return (
         pl.concat(frames)
         .filter(chosen)
@@ -161,7 +164,7 @@ def read_outcomes(folder: Path, result: Result) -> list[SeedOutcome]:
     rounds, outcomes = read_rounds(folder), []
     for at, seed in enumerate(result.seeds):
         users = _read_frame(folder / f"seed-{seed}" / "users.parquet", "user", "round", "ranking")
-        metrics = [name for name in users.columns if "@" in name]
+        metrics = [name for name in users.columns if name not in _USER_KEYS]
         outcomes.append(
             SeedOutcome(
                 seed,
@@ -176,9 +179,18 @@ def read_outcomes(folder: Path, result: Result) -> list[SeedOutcome]:
                     for (round, ranking), of in users.group_by("round", "ranking")
                 },
                 (result.model_sha256_per_seed or [""] * len(result.seeds))[at],
+                _read_ranks(folder / f"seed-{seed}" / "ranks.parquet"),
             )
         )
     return outcomes
+
+
+def _read_ranks(path: Path) -> dict[tuple[str, str], Int32]:
+    """Read the ranks of all test items; runs of older versions have none."""
+    if not path.exists():
+        return {}
+    groups = _read_frame(path, "rank", "round", "ranking").group_by("round", "ranking")
+    return {(str(round), str(ranking)): of["rank"].to_numpy() for (round, ranking), of in groups}
 
 
 def _of_seed(table: Mapping[str, Summary], at: int) -> dict[str, float]:
