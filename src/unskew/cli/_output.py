@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -31,8 +33,48 @@ if TYPE_CHECKING:
 
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 """Options of rich's console that print text as it is, also ``[/x]`` and ``:cat:``."""
-stdout = Console(soft_wrap=not sys.stdout.isatty(), **_PLAIN)
-stderr = Console(stderr=True, soft_wrap=not sys.stderr.isatty(), **_PLAIN)
+_COMMANDS = (
+    "audit|check|compare|data|demo|deploy|device|methods|recommend|report|reproduce|resume|run|tune"
+)
+"""Commands that a hint may name."""
+
+
+def program() -> str:
+    """What to type to start this command again: ``unskew`` if it is on the PATH, otherwise its
+    path or ``python -m unskew``, as in a clone whose environment is not activated."""
+    started = Path(sys.argv[0])
+    on_path = shutil.which("unskew")
+    if started.name == "__main__.py":  # python -m unskew
+        python = shutil.which("python")
+        same = python is not None and Path(python).absolute() == Path(sys.executable).absolute()
+        return f"{'python' if same else _shown(Path(sys.executable))} -m unskew"
+    if len(started.parts) == 1 or (on_path and Path(on_path).resolve() == started.resolve()):
+        return "unskew"
+    return _shown(started)
+
+
+def _shown(path: Path) -> str:
+    """A path as one would type it here."""
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
+class _HintConsole(Console):
+    """A console that names commands in hints, such as ``unskew resume``, as they work here."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        name = program()
+        shown = [
+            re.sub(rf"(?<![\w/.-])unskew (?=(?:{_COMMANDS})\b)", lambda _: f"{name} ", one)
+            if isinstance(one, str) and name != "unskew"
+            else one
+            for one in objects
+        ]
+        super().print(*shown, **options)
+
+
+stdout = _HintConsole(soft_wrap=not sys.stdout.isatty(), **_PLAIN)
+stderr = _HintConsole(stderr=True, soft_wrap=not sys.stderr.isatty(), **_PLAIN)
 COLUMN_GAP = 2
 """Spaces between the columns of a table."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
