@@ -9,6 +9,7 @@ from benchmarks import (
     c_bound,
     noisy_round,
     pfedgraph_programmes,
+    torch_adapter,
     torch_fedmf,
     torch_fedncf,
     torch_fedrap,
@@ -30,6 +31,10 @@ TWINS = (
 )
 ROWS: dict[str, Callable[[Setting], Row]] = {
     **{f"torch_{twin.name}": partial(measure, twin) for twin in TWINS},
+    **{
+        f"adapter_{name.lower()}": partial(torch_adapter.measure, name)
+        for name in torch_adapter.METHODS
+    },
     "c_bound": c_bound.measure,
     "noisy_round": noisy_round.measure,
     "pfedgraph_programmes": pfedgraph_programmes.measure,

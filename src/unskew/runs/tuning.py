@@ -60,6 +60,12 @@ OVERRIDES: dict[str, dict[str, Dimension | None]] = {
         "aggregate_from": None,
         "tolerance": None,
         "batch": None,
+        "clients_at_once": None,  # changes no result
+        "server_optimizer": None,  # each wants its own server_rate: searched on request
+        "server_rate": None,
+        "server_momentum": None,
+        "server_second": None,
+        "server_adaptivity": None,
         "dim": Dimension(choices=(8, 16, 32, 64)),
         "negatives": Dimension(1, 8, whole=True),
         "local_epochs": Dimension(1, 20, log=True, whole=True),

@@ -46,7 +46,7 @@ from unskew.types import (
 class TorchConfig(ServerSettings, TrainingConfig):
     """Settings of every PyTorch method; a subclass adds its own."""
 
-    clients_at_once: int = setting(64, above=0)
+    clients_at_once: int = setting(128, above=0)
     """Clients whose parameters are stacked and trained together. It bounds memory."""
     device: str = "cpu"
     """Where PyTorch computes: cpu, cuda, mps ..."""
@@ -63,6 +63,9 @@ class TorchMethod(Method):
     name: ClassVar[str] = "torch"
     aggregation = "sum"
     exact: ClassVar[bool] = False
+    large_chunks: ClassVar[bool] = True
+    """The simulator gives it many clients at a time, so that those of similar size train together
+    and the time that Python needs for a step is shared by many."""
     summary: ClassVar[str] = "a PyTorch module"
     citation: ClassVar[str] = ""
     shared: ClassVar[Sequence[str]] = ()
@@ -91,10 +94,15 @@ class TorchMethod(Method):
     @cached_property
     def _parameters(self) -> tuple[Parameter, ...]:
         """A parameter whose first axis grows with the number of items has a row per item."""
-        larger = {name: value.shape for name, value in self.build(3).named_parameters()}
+        larger = {name: tuple(p.shape) for name, p in self.build(3).named_parameters()}
         found = []
         for name, value in self._module.named_parameters():
-            per_item = value.shape != larger[name]
+            per_item = tuple(value.shape) != larger[name]
+            if per_item and (value.shape[0], larger[name][0]) != (2, 3):
+                raise UnskewError(
+                    f"{self.name}'s {name} has {len(value)} rows for 2 items: give it one row per "
+                    "item; items are numbered from 0, without a row for padding."
+                )
             shape = tuple(value.shape[1:] if per_item else value.shape)
             shared = name in self.shared
             found.append(Parameter(name, name.replace(".", "_"), shared, per_item, shape))
@@ -119,6 +127,25 @@ class TorchMethod(Method):
                 "averaged: use LayerNorm in place of BatchNorm."
             )
 
+        for part in self._module.modules():
+            if isinstance(part, nn.Embedding) and (part.max_norm is not None or part.sparse):
+                raise UnskewError(
+                    f"{self.name}'s module has an embedding with max_norm or sparse=True, which "
+                    "cannot be trained for many clients at once: leave the option out."
+                )
+
+    @cached_property
+    def _device(self) -> str:
+        """The device of the settings, once it is known to exist."""
+        try:
+            torch.zeros(1, device=self.config.device).cpu()
+        except (RuntimeError, AssertionError, NotImplementedError):
+            raise UnskewError(
+                f"device = {self.config.device}: PyTorch has no such device here; use cpu, or "
+                "install a PyTorch that supports it."
+            ) from None
+        return str(self.config.device)
+
     @cached_property
     def _server_type(self) -> Any:
         """The shared parameters with their moments, and the initial rows of private tables."""
@@ -140,6 +167,7 @@ class TorchMethod(Method):
         return [p for p in self._parameters if p.shared]
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Any, Any]:
+        _ = self._device  # a missing device is reported before anything is trained
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(generator(seed, Purpose.INIT_DENSE).integers(2**31)))
             values = dict(self.build(n_items).named_parameters())
@@ -215,7 +243,27 @@ class TorchMethod(Method):
 
     def score(self, download: Any, private: Any) -> Float32:
         """Logits of all items from the device's own model."""
-        return score_all(self._module, self._parameters, download, private, self.config.device)
+        return score_all(self._module, self._parameters, download, private, self._device)
+
+    def item_table(self, download: Any) -> Float32:
+        """All shared tables side by side, as in an upload."""
+        tables = [getattr(download, p.field) for p in self._shared if p.per_item]
+        if not tables:
+            raise UnskewError(
+                f"{self.name} shares no parameter with a row per item, so there are no item rows "
+                "to look at; this needs a shared embedding."
+            )
+        return np.concatenate(tables, 1)
+
+    def score_dense(self, download: Any, private: Any, dense: Float32) -> Float32 | None:
+        """Scores after adding uploaded changes to the shared parameters that are not tables."""
+        replaced, place = {}, 0
+        for p in self._shared:
+            if not p.per_item:
+                change = dense[:, place : place + p.size].reshape(-1, *p.shape)
+                replaced[p.field] = getattr(download, p.field) + change
+                place += p.size
+        return self.score(download, private._replace(**replaced)) if replaced else None
 
     def _train(
         self, phase: Phase, download: Any, private: Any, cohort: Cohort, purpose: Purpose
@@ -232,7 +280,7 @@ class TorchMethod(Method):
             c.schedule,
             int(purpose),
             c.clients_at_once,
-            c.device,
+            self._device,
         )
         return private._replace(**trained), losses
 
@@ -289,6 +337,11 @@ def federate(
     :class:`TorchConfig`. Such a method lives in this process; to save runs that others can open,
     write a subclass of :class:`TorchMethod` in a module.
     """
+    if isinstance(build, nn.Module) or not callable(build):
+        raise UnskewError(
+            "federate takes a function that builds the module for a number of items: "
+            "federate(lambda n_items: Net(n_items), ...) or federate(Net, ...)."
+        )
     members: dict[str, Any] = {"name": name, "shared": tuple(shared)}
     members["build"] = lambda self, n_items: build(n_items)
     if phases is not None:

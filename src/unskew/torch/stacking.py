@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from torch.func import functional_call, vmap
 
 from unskew.kernels import Schedule, merge, overlay
 from unskew.ragged import indptr_from_counts, owners, positions, select
+from unskew.torch.rows import RowReader
 from unskew.torch.training import Phase, train_phase
 from unskew.types import Cohort, Float32, Float64, Int64, Rows, Samples
 
@@ -64,6 +64,7 @@ def train_clients(
         start[p.name] = own
     trained = {name: start[name].copy() for name in phase.names}
     losses = np.zeros(len(cohort.users))
+    tables = [p.name for p in parameters if p.per_item]
     for chosen in _similar_sizes(samples, clients_at_once):
         few = _select_samples(samples, chosen)
         widest = int(few.touched.counts().max())
@@ -80,7 +81,9 @@ def train_clients(
         here = cohort._replace(
             users=cohort.users[chosen], positives=select(cohort.positives, chosen), samples=few
         )
-        result, losses[chosen] = train_phase(module, phase, stacked, here, few, schedule, purpose)
+        result, losses[chosen] = train_phase(
+            module, phase, tables, stacked, here, few, schedule, purpose
+        )
         for p in parameters:
             if p.name in result and p.per_item:
                 rows = result[p.name].cpu().numpy().reshape(len(chosen), widest, p.size)
@@ -100,15 +103,16 @@ def score_all(
     module: nn.Module, parameters: Sequence[Parameter], download: Any, private: Any, device: str
 ) -> Float32:
     """Logits of all items for every user of a private state."""
-    module = copy.deepcopy(module)
     table = next(p for p in parameters if p.per_item)
     n_items = len(getattr(download, table.field))
     n_users = len(getattr(private, table.field).indptr) - 1
-    every = torch.arange(n_items, device=device)
+    reader = RowReader(module, [p.name for p in parameters if p.per_item], None).eval()
+    reader.set_shape((n_items,), torch.device(device))
     scores = np.empty((n_users, n_items), np.float32)
 
     def logits(values: dict[str, Tensor]) -> Any:
-        return functional_call(module, values, (every,))
+        named = {f"module.{name}": value for name, value in values.items()}
+        return functional_call(reader, named, ())
 
     for low in range(0, n_users, SCORED_AT_ONCE):
         users = np.arange(low, min(low + SCORED_AT_ONCE, n_users))
@@ -131,8 +135,8 @@ def score_all(
 def _similar_sizes(samples: Samples, clients: int) -> Iterator[Int64]:
     """Groups of at most ``clients`` clients with similar numbers of samples."""
     order = np.argsort(samples.counts(), kind="stable")
-    for low in range(0, len(order), clients):
-        yield order[low : low + clients]
+    if len(order):
+        yield from np.array_split(order, -(-len(order) // clients))
 
 
 def _select_samples(samples: Samples, chosen: Int64) -> Samples:

@@ -7,7 +7,6 @@ earlier; their parameters are stored when they do.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,10 +21,9 @@ from unskew.kernels import Schedule
 from unskew.kernels.batches import shuffle
 from unskew.rng import stream
 from unskew.torch.losses import Loss, bce
-from unskew.types import Bool, Cohort, Float64, Int32, Int64, Samples
+from unskew.torch.rows import RowReader, Score, add_gradients, gather_rows
+from unskew.types import Bool, Cohort, Float32, Float64, Int32, Int64, Samples
 
-Score = Callable[[nn.Module, Tensor], Tensor]
-"""Logits of items, given as numbers, from a module: ``score(module, items)``."""
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 """Optimisers that PyTorch can step in one pass over memory."""
 KEPT_SHARE = 0.7
@@ -60,7 +58,7 @@ class Phase:
 
 
 class _Batch(NamedTuple):
-    """A batch of every client: row numbers, labels, and 1 where there is an entry (else 0)."""
+    """A batch of every client: row numbers, labels, and whether there is an entry."""
 
     rows: Tensor
     labels: Tensor
@@ -80,6 +78,15 @@ def _shuffled(
             counter = shuffle(current, n, key, counter)
             first = indptr[c] * epochs + epoch * n
             order[first : first + n] = current
+
+
+@jit
+def _keys(users: Int64, seed: int, round: int, purpose: int) -> Int64:
+    """Per client, a key for random numbers that PyTorch hashes."""
+    keys = np.empty(len(users), np.int64)
+    for c in range(len(users)):
+        keys[c] = np.int64(stream(seed, round, users[c], purpose))
+    return keys
 
 
 class _Batches:
@@ -115,31 +122,62 @@ class _Batches:
 
     def at(self, step: int, clients: Int64, device: torch.device) -> _Batch:
         """The batch that each client trains in this step; empty for clients that are done."""
-        units, width = self.units[clients], self._width[clients, None, None]
-        epoch, number = np.divmod(step, np.maximum(self.per_epoch[clients], 1))
-        place = number[:, None] * self.batch + np.arange(self.batch)
-        valid = (place < units[:, None]) & (step < self.steps[clients, None])
-        start = self._indptr[clients] * self._epochs + epoch * units
-        unit = self._order[np.where(valid, start[:, None] + place, 0)]
-        column = np.arange(int(self._width.max()))
-        present = valid[:, :, None] & (column < width)
-        first = self._samples.indptr[clients, None, None]
-        at = np.where(present, first + unit[:, :, None] * width + column, 0)
-        parts = (self._samples.row[at], self._samples.label[at], present)
-        rows, labels, here = (
-            torch.from_numpy(part if self._grouped else part[:, :, 0]) for part in parts
+        number = step % np.maximum(self.per_epoch[clients], 1)
+        left = np.minimum(self.units[clients] - number * self.batch, self.batch)
+        left[step >= self.steps[clients]] = 0
+        shape = len(clients), int(left.max()), int(self._width.max())
+        rows, labels = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        present, first = np.zeros(shape, np.bool_), self._samples.indptr[clients]
+        epoch = step // np.maximum(self.per_epoch[clients], 1)
+        start = self._indptr[clients] * self._epochs + epoch * self.units[clients]
+        start += number * self.batch
+        _fill_batch(
+            left,
+            self._order,
+            start,
+            first,
+            self._width[clients],
+            self._samples,
+            rows,
+            labels,
+            present,
         )
-        return _Batch(rows.long().to(device), labels.to(device), here.to(device))
+        parts = (rows, labels, present)
+        tensors = (torch.from_numpy(p if self._grouped else p[:, :, 0]).to(device) for p in parts)
+        return _Batch(*tensors)
 
 
-def _mean_loss(phase: Phase, module: nn.Module) -> Callable[..., Tensor]:
+@jit
+def _fill_batch(
+    left: Int64,
+    order: Int32,
+    start: Int64,
+    first: Int64,
+    width: Int64,
+    samples: Samples,
+    rows: Int64,
+    labels: Float32,
+    present: Bool,
+) -> None:
+    """Write each client's next ``left`` units, which ``order`` lists from ``start`` on. A unit is
+    ``width`` samples; the client's samples begin at ``first``."""
+    for c in range(len(left)):
+        for i in range(left[c]):
+            unit = first[c] + order[start[c] + i] * width[c]
+            for k in range(width[c]):
+                rows[c, i, k] = samples.row[unit + k]
+                labels[c, i, k] = samples.label[unit + k]
+                present[c, i, k] = True
+
+
+def _mean_loss(phase: Phase, reader: RowReader) -> Callable[..., Tensor]:
     """The mean loss of one client's batch, as a function of its parameters."""
-    scorer = _Scorer(module, phase.score)
     grouped = getattr(phase.loss, "per_positive", False)
 
-    def mean_loss(train: Any, frozen: Any, rows: Tensor, labels: Tensor, here: Tensor) -> Tensor:
+    def mean_loss(train: Any, frozen: Any, labels: Tensor, here: Tensor, key: Tensor) -> Tensor:
+        reader.set_key(key)
         parameters = {f"module.{name}": value for name, value in (train | frozen).items()}
-        logits = functional_call(scorer, parameters, (rows,))
+        logits = functional_call(reader, parameters, ())
         if grouped:
             logits, here = torch.where(here, logits, NO_ITEM), here[:, 0]
         losses = torch.where(here, phase.loss(logits, labels), 0.0)
@@ -148,20 +186,10 @@ def _mean_loss(phase: Phase, module: nn.Module) -> Callable[..., Tensor]:
     return mean_loss
 
 
-class _Scorer(nn.Module):
-    """A module whose ``forward`` is the phase's score."""
-
-    def __init__(self, module: nn.Module, score: Score | None) -> None:
-        super().__init__()
-        self.module, self._score = module, score
-
-    def forward(self, items: Tensor) -> Any:
-        return self.module(items) if self._score is None else self._score(self.module, items)
-
-
 def train_phase(
     module: nn.Module,
     phase: Phase,
+    tables: Sequence[str],
     stacked: dict[str, Tensor],
     cohort: Cohort,
     samples: Samples,
@@ -173,22 +201,31 @@ def train_phase(
     Parameters with a row per item hold each client's touched rows only, so that samples are numbers
     of rows. Clients whose mean loss has converged stop, as ``schedule`` says.
     """
-    # functional_call swaps parameters of the module, which threads must not share.
-    mean_loss = _mean_loss(phase, copy.deepcopy(module))
-    gradients = vmap(grad_and_value(mean_loss), randomness="different")
+    reader = RowReader(module, tables, phase.score)
+    gradients = vmap(grad_and_value(_mean_loss(phase, reader)), randomness="different")
     device = next(iter(stacked.values())).device
     batches = _Batches(cohort, samples, schedule, purpose, phase.loss)
     progress = _Progress(batches, schedule.tolerance)
     result = {name: stacked[name].clone() for name in phase.names}
+    keys = torch.from_numpy(_keys(cohort.users, cohort.seed, cohort.round, purpose))
     stack = _Stack(phase, stacked, np.arange(len(cohort.users)))
     for step in range(int(batches.steps.max(initial=0))):
         batch = batches.at(step, stack.clients, device)
+        reader.set_shape(batch.rows.shape[1:], device)
+        key = keys[torch.from_numpy(stack.clients)].to(device) + (step << 40)
+        size = next(value.shape[1] for name, value in stack.values.items() if name in tables)
+        rows = batch.rows.flatten(1) + size * torch.arange(len(batch.rows), device=device)[:, None]
         for group, optimizer in zip(phase.groups, stack.optimizers, strict=True):
-            train = {name: stack.values[name] for name in group}
-            rest = {name: value for name, value in stack.values.items() if name not in group}
-            slopes, losses = gradients(train, rest, *batch)
-            for name, value in train.items():
-                value.grad = slopes[name]
+            used = {
+                name: gather_rows(value, rows) if name in tables else value
+                for name, value in stack.values.items()
+            }
+            train = {name: used[name] for name in group}
+            rest = {name: value for name, value in used.items() if name not in group}
+            slopes, losses = gradients(train, rest, batch.labels, batch.present, key)
+            for name in group:
+                value, slope = stack.values[name], slopes[name]
+                value.grad = add_gradients(slope, rows, value) if name in tables else slope
                 if phase.proximal:
                     value.grad += phase.proximal * (value - stack.start[name])
             optimizer.step()
