@@ -98,9 +98,11 @@ def sweep(
     data: Any,
     grid: Mapping[str, Sequence[Any]],
     *,
-    protocol: str = "leak-free",
+    protocol: str | EvaluationProtocol = "leak-free",
     seeds: Sequence[int] = (0,),
     out: str | Path | None = None,
+    k: Sequence[int] = CUTOFFS,
+    metrics: Mapping[str, OwnMetric] | None = None,
     ldp: LocalPrivacy | Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool = False,
@@ -112,12 +114,12 @@ def sweep(
     Returns a `Sweep`: ``to_frame()`` has a row per combination, ``best`` is the run with the
     highest validation NDCG@10, ``plot()`` draws them. With ``out``, every run has a folder below.
     """
-    interactions = data if isinstance(data, Interactions) else load(data)
-    spec = _spec(method, interactions, protocol, seeds, ldp, settings)
-    label = f"{short_name(spec.method)} on {interactions.name}"
+    given = data if isinstance(data, Interactions | Split) else load(data)
+    spec = _spec(method, given, protocol, seeds, ldp, settings, k)
+    label = f"{short_name(spec.method)} on {spec.data}"
     folder = None if out is None else Path(out)
     with _threads(threads), _progress(progress, label, len(spec.seeds)) as shown:
-        return runs.sweep(spec, interactions, grid, out=folder, on_round=shown)
+        return runs.sweep(spec, given, grid, out=folder, on_round=shown, metrics=metrics)
 
 
 def compare(*compared: Run | str | Path, metric: str = "ndcg@10") -> Comparison:

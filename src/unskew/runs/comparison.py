@@ -140,8 +140,8 @@ class Comparison:
             Column("p (Holm)", better="low"),
         ]
         several = (
-            f"Best in bold. {tested} differs from the first run's with p < 0.05 (*) or p < 0.01 "
-            "(**): Wilcoxon signed-rank test paired over users, Holm-corrected.",
+            f"Best in bold; * p < 0.05, ** p < 0.01 against the first run ({tested}, Wilcoxon "
+            "signed-rank test paired over users, Holm-corrected).",
         )
         return Table.of(columns, rows, notes=several if len(rows) > 1 else ())
 

@@ -13,12 +13,13 @@ from typing import Any
 import polars as pl
 
 from unskew.display import Cell, Chart, Panel, Series, Table, draw_figure, to_plain_html
+from unskew.evaluation import OwnMetric
 from unskew.runs.finished import Run
 from unskew.runs.results import metric_label
 from unskew.runs.runner import OnRound
 from unskew.runs.runner import run as train
 from unskew.runs.spec import RunSpec
-from unskew.types import Interactions, UnskewError
+from unskew.types import Interactions, Split, UnskewError
 
 SELECTED_BY = "validation/ndcg@10"
 """The value in a run's history by which the best combination is chosen; never a test metric."""
@@ -98,11 +99,12 @@ class Sweep:
 
 def sweep(
     spec: RunSpec,
-    interactions: Interactions,
+    data: Interactions | Split,
     grid: Mapping[str, Sequence[Any]],
     *,
     out: Path | None = None,
     on_round: OnRound | None = None,
+    metrics: Mapping[str, OwnMetric] | None = None,
 ) -> Sweep:
     """Train ``spec`` with every combination of the settings in ``grid``. With ``out``, each run is
     saved in a folder of its own below it."""
@@ -119,7 +121,7 @@ def sweep(
     for one, chosen in zip(combinations, specs, strict=True):
         label = ",".join(f"{name}={value}" for name, value in zip(names, one, strict=True))
         folder = None if out is None else out / label.replace("/", "_")
-        runs.append(train(chosen, interactions, out=folder, on_round=on_round))
+        runs.append(train(chosen, data, out=folder, on_round=on_round, metrics=metrics))
         values.append(tuple(one))
     return Sweep(names, tuple(values), tuple(runs))
 

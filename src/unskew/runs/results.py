@@ -220,7 +220,10 @@ def distinct_labels(results: Sequence[Result]) -> list[str]:
 
 
 def metric_label(name: str) -> str:
-    """A metric's name for readers: ``ndcg@10`` is NDCG@10, ``recall@20`` is Recall@20."""
+    """A metric's name for readers: ``ndcg@10`` is NDCG@10, ``recall@20`` is Recall@20. Names of own
+    metrics, without a cut-off, stay as they are."""
+    if "@" not in name:
+        return name
     return name.capitalize() if name.partition("@")[0] in _WORDS else name.upper()
 
 
