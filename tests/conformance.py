@@ -1,8 +1,8 @@
-"""The behaviour suite that every registered method passes: what the simulator, the deployment and
-the audits rely on, whatever the method computes.
+"""Rules of this repository for its own methods, beside the checks that every method passes
+(``unskew.testing``), and what the tests of methods share.
 
-Each ``check_`` function takes a :class:`Case` and fails by assertion. A method that cannot promise
-something says so by an attribute (``aggregation``), and the check looks at that, never at a name.
+Each ``check_`` function fails by assertion. A method that cannot promise something says so by an
+attribute (``aggregation``), and the check looks at that, never at a name.
 """
 
 from __future__ import annotations
@@ -14,55 +14,23 @@ import re
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from unskew.engine import Federation
-from unskew.kernels import add_uploads, draw_samples, empty_sum, set_threads
+from unskew.kernels import draw_samples
 from unskew.methods import METHODS, create, parse_settings
-from unskew.ragged import select
-from unskew.types import Cohort, Int64, Rows, Split, UnskewError, Upload, Uploads
+from unskew.testing import ROUNDS, SEED, Case, make_case
+from unskew.testing import arrays as leaves
+from unskew.testing import one_client as of_client
+from unskew.testing.checks import Arrays
+from unskew.types import Cohort, Int64, Rows, Split, UnskewError
 
-Leaves = dict[str, NDArray[Any]]
-ROUNDS = 2
-SEED = 1
+__all__ = ["SEED", "Case", "leaves", "make", "make_case", "make_cohort", "of_client"]
 QUICK: dict[str, Any] = {"dim": 8, "local_epochs": 3, "participation": 0.6}
 """Settings that make a check cheap, for the methods that have them."""
-
-
-class Case(NamedTuple):
-    """A method, a federation, and the federation after two rounds of it."""
-
-    method: Any
-    split: Split
-    server: Any
-    devices: Any
-    stays_home: tuple[str, ...] = ()
-    """Private fields that nothing of the upload may depend on."""
-
-    def cohort(self, users: Int64, round: int = ROUNDS + 1) -> Cohort:
-        return make_cohort(self.split, users, round)
-
-    def everyone(self) -> Int64:
-        return np.arange(self.split.n_users)
-
-    @property
-    def is_federated(self) -> bool:
-        """Whether it has the three steps of a round; a central baseline has an ``epoch``."""
-        return bool(self.method.aggregation != "central")
-
-    @property
-    def is_random(self) -> bool:
-        """Whether the seed matters: not to the baselines that only count."""
-        return self.is_federated or hasattr(self.method.config, "dim")
-
-    @property
-    def sends(self) -> bool:
-        """Whether clients send anything: not where the server is switched off."""
-        return getattr(self.method.config, "aggregate_from", 1) != 0
 
 
 def make(name: str, **settings: Any) -> Any:
@@ -71,50 +39,16 @@ def make(name: str, **settings: Any) -> Any:
     return create(name, **{**quick, **settings})
 
 
-def make_case(method: Any, split: Split, stays_home: tuple[str, ...] = ()) -> Case:
-    federation = Federation(method, split, SEED)
-    state = federation.run(ROUNDS)
-    return Case(method, split, state.server, state.devices, stays_home)
-
-
 def make_cohort(split: Split, users: Int64, round: int, seed: int = SEED) -> Cohort:
-    train, excluded = select(split.train, users), select(split.excluded, users)
-    return Cohort(users, train, excluded, split.n_items, seed, round)
+    return Federation(create("fedmf"), split, seed).cohort(users, round)
 
 
-# Values as named arrays, whole or of one client.
+def is_random(method: Any) -> bool:
+    """Whether the seed matters: not to the baselines that only count."""
+    return method.aggregation != "central" or hasattr(method.config, "dim")
 
 
-def leaves(value: Any, name: str = "") -> Leaves:
-    """Every array of a NamedTuple of arrays and NamedTuples."""
-    if isinstance(value, np.ndarray):
-        return {name: value}
-    if isinstance(value, float | int):
-        return {name: np.array(value)}
-    if value is None:
-        return {}
-    named: Leaves = {}
-    for field, part in zip(value._fields, value, strict=True):
-        named |= leaves(part, f"{name}.{field}" if name else field)
-    return named
-
-
-def copied(value: Any) -> Leaves:
-    return {name: array.copy() for name, array in leaves(value).items()}
-
-
-def of_client(value: Any, client: int) -> Any:
-    """What a private state or an upload holds of one client of the cohort."""
-    if isinstance(value, Rows):
-        run = slice(value.indptr[client], value.indptr[client + 1])
-        indptr = np.array([0, run.stop - run.start], np.int64)
-        return Rows(indptr, value.items[run], value.values[run])
-    if isinstance(value, np.ndarray):
-        return value[client : client + 1]
-    return type(value)(*(of_client(part, client) for part in value))
-
-
-def assert_same_bits(ours: Leaves, theirs: Leaves) -> None:
+def assert_same_bits(ours: Arrays, theirs: Arrays) -> None:
     assert list(ours) == list(theirs)
     for name, array in ours.items():
         other = theirs[name]
@@ -122,187 +56,46 @@ def assert_same_bits(ours: Leaves, theirs: Leaves) -> None:
         assert array.tobytes() == other.tobytes(), f"{name} differs"
 
 
-def differ(ours: Leaves, theirs: Leaves) -> bool:
+def differ(ours: Arrays, theirs: Arrays) -> bool:
     return any(array.tobytes() != theirs[name].tobytes() for name, array in ours.items())
 
 
-def received(case: Case, users: Int64, upload: Upload) -> Any:
-    """What the server gets: the sum, or each client's upload."""
-    if case.method.aggregation == "sum":
-        return add_uploads(empty_sum(case.split.n_items, upload), upload)
-    return Uploads(users, upload)
-
-
-def round_of(case: Case, users: Int64) -> tuple[Any, Upload, Any]:
-    """Both steps of a round for these users: state after Step 1, upload, state after Step 2."""
-    download, cohort = case.method.download(case.server), case.cohort(users)
-    after_1, upload, losses = case.method.local(download, case.devices.take(users), cohort)
-    assert losses.shape == (len(users),)
-    return after_1, upload, case.method.personalize(download, after_1, cohort)
-
-
-# The checks.
-
-
-def check_init(case: Case) -> None:
-    """Shapes with the user axis first; the seed decides everything."""
-    method, n_users, n_items = case.method, 7, 11
-    server, private = method.init(n_users, n_items, 3)
-    assert leaves(server)
-    for name, array in {**leaves(server), **leaves(private)}.items():
-        assert np.isfinite(array).all(), name
-        assert array.dtype in (np.float32, np.int32, np.int64), name
-    for name, leaf in zip(private._fields, private, strict=True):
-        n = len(leaf.indptr) - 1 if isinstance(leaf, Rows) else len(leaf)
-        assert n == n_users, f"{name} has {n} users"
-    again, other = method.init(n_users, n_items, 3), method.init(n_users, n_items, 4)
-    for first, second in zip((server, private), again, strict=True):
-        assert_same_bits(leaves(first), leaves(second))
-    if case.is_random:
-        assert differ(together(server, private), together(*other))
-
-
-def together(server: Any, private: Any) -> Leaves:
-    return {**leaves(server, "server"), **leaves(private, "private")}
-
-
-def run(case: Case, seed: int = SEED, **how: Any) -> tuple[Leaves, list[dict[str, Any]]]:
-    """All that two rounds leave behind, apart from how long they took."""
-    federation = Federation(case.method, case.split, seed, **how)
-    state = federation.start()
-    rows = [federation.step(state) for _ in range(ROUNDS)]
-    figures = [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in rows]
-    named = {**leaves(state.server, "server"), **state.devices.arrays()}
-    return {**named, **state.scoreboard.arrays()}, figures
-
-
-def check_same_seed_same_bits(case: Case) -> None:
-    first, rows = run(case)
-    again, same_rows = run(case)
-    assert_same_bits(first, again)
-    assert rows == same_rows
-    if case.is_random:
-        other, _ = run(case, seed=SEED + 1)
-        assert differ(leaves_of_server(first), leaves_of_server(other))
-
-
-def leaves_of_server(named: Leaves) -> Leaves:
-    return {name: array for name, array in named.items() if name.startswith("server")}
-
-
-def check_threads_and_chunks_change_nothing(case: Case) -> None:
-    """The caller puts the number of threads back."""
-    set_threads(1)
-    expected, rows = run(case)
-    for threads, chunk in ((2, 256), (5, 7), (2, 1)):
-        set_threads(threads)
-        arrays, same_rows = run(case, chunk=chunk)
-        assert_same_bits(arrays, expected)
-        assert same_rows == rows
-
-
-def check_a_cohort_of_one(case: Case) -> None:
-    """What a Flower client computes for its user is what the simulator computes in the crowd."""
-    users = case.everyone()
-    after_1, upload, after_2 = round_of(case, users)
-    for client in (0, 3, len(users) - 1):
-        alone = round_of(case, users[client : client + 1])
-        for crowd, single in zip((after_1, upload, after_2), alone, strict=True):
-            assert_same_bits(leaves(of_client(crowd, client)), leaves(single))
-
-
-def check_the_order_of_the_cohort_does_not_matter(case: Case) -> None:
-    users = case.everyone()
-    order = np.random.default_rng(0).permutation(len(users))
-    sorted_, shuffled = round_of(case, users), round_of(case, users[order])
-    for ours, theirs in zip(sorted_, shuffled, strict=True):
-        for place, client in enumerate(order):
-            mine, yours = of_client(ours, int(client)), of_client(theirs, place)
-            assert_same_bits(leaves(mine), leaves(yours))
-    if case.method.aggregation == "sum":
-        servers = []
-        for upload in (sorted_[1], shuffled[1]):
-            total = received(case, users, upload)
-            servers.append(leaves(case.method.aggregate(case.server, total)))
-        for name, array in servers[0].items():
-            np.testing.assert_allclose(array, servers[1][name], rtol=1e-6, atol=1e-6)
-
-
-def check_inputs_are_left_alone(case: Case) -> None:
-    method, users = case.method, case.everyone()
-    download, cohort = method.download(case.server), case.cohort(users)
-    private = case.devices.take(users)
-    before = copied(download), copied(private), copied(cohort), copied(case.server)
-
-    def unchanged(step: str, *more: tuple[Leaves, Any]) -> None:
-        inputs = zip(before, (download, private, cohort, case.server), strict=True)
-        for was, value in (*inputs, *more):
-            try:
-                assert_same_bits(leaves(value), was)
-            except AssertionError as error:
-                raise AssertionError(f"{step} changed its input: {error}") from error
-
-    method.score(download, private)
-    unchanged("score")
-    method.fold_in(download, private, cohort)
-    unchanged("fold_in")
-    if not case.is_federated:
-        method.epoch(case.server, private, cohort)
-        unchanged("epoch")
-        return
-    after_1, upload, _ = method.local(download, private, cohort)
-    unchanged("local")
-    was_1, was_upload = copied(after_1), copied(upload)
-    method.personalize(download, after_1, cohort)
-    unchanged("personalize", (was_1, after_1), (was_upload, upload))
-    total = received(case, users, upload)
-    was_total = copied(total)
-    method.aggregate(case.server, total)
-    unchanged("aggregate", (was_total, total), (was_upload, upload))
+def check_the_seed_matters(case: Case) -> None:
+    """In the initial values and after training."""
+    if not is_random(case.method):
+        pytest.skip("the method draws no random numbers")
+    first, other = (case.method.init(7, 11, seed) for seed in (3, 4))
+    assert any(differ(leaves(a), leaves(b)) for a, b in zip(first, other, strict=True))
+    trained = Federation(case.method, case.split, SEED + 1).run(ROUNDS).server
+    assert differ(leaves(case.server), leaves(trained))
 
 
 def check_the_upload(case: Case) -> None:
-    """An allow-list: the touched rows, finite and in order, a weight above zero, nothing else; of
-    a client that is not asked to send, nothing."""
-    users = case.everyone()
-    _, upload, _ = round_of(case, users)
-    assert type(upload) is Upload
-    rows = upload.rows
-    assert rows.values.dtype == upload.dense.dtype == np.float32
-    assert rows.items.dtype == np.int32
-    assert upload.weight.dtype == np.float64
-    assert len(rows.indptr) - 1 == len(upload.dense) == len(upload.weight) == len(users)
-    assert len(rows.items) == len(rows.values) == rows.indptr[-1]
-    for name, array in leaves(upload).items():
-        assert np.isfinite(array).all(), name
-    assert (upload.weight >= 0).all()
-    assert bool(rows.values.any()) == bool(upload.weight.any()) == case.sends
-    if case.method.aggregation == "sum" and case.sends:
-        assert (upload.weight > 0).all()
-    touched = None
-    if case.method.aggregation == "sum" and hasattr(case.method.config, "negatives"):
+    """Clients send something, and only rows of the items in their samples."""
+    users = case.users
+    _, upload, _ = case.train(users)
+    sends = getattr(case.method.config, "aggregate_from", 1) != 0
+    assert bool(upload.rows.values.any()) == bool(upload.weight.any()) == sends
+    if case.method.aggregation != "sum" or not sends:
+        return
+    assert (upload.weight > 0).all()
+    total = case.received(users, upload)
+    assert differ(leaves(case.method.aggregate(case.server, total)), leaves(case.server))
+    if hasattr(case.method.config, "negatives"):
         touched = draw_samples(case.cohort(users), case.method.config.negatives).touched
-    for client in range(len(users)):
-        items = of_client(rows, client).items
-        if upload.weight[client] == 0:
-            assert len(items) == 0
-            assert not upload.dense[client].any()
-        assert (np.diff(items) > 0).all(), "ascending, none twice"
-        assert items.min(initial=0) >= 0
-        assert items.max(initial=0) < case.split.n_items
-        if touched is not None:
+        for client in range(len(users)):
+            items = of_client(upload, client).rows.items
             assert set(items.tolist()) <= set(touched.of(client).tolist()), "only touched rows"
-    parts = (rows.items, rows.values, upload.dense, upload.weight)
-    assert upload.nbytes == sum(part.nbytes for part in parts)
 
 
-def check_what_must_not_leave_does_not_leave(case: Case) -> None:
-    """The upload exists before Step 2 and depends on nothing that Step 2 makes for the device."""
-    users = case.everyone()
+def check_what_must_not_leave_does_not_leave(case: Case, stays_home: tuple[str, ...]) -> None:
+    """The upload depends on nothing that Step 2 makes for the device: the private fields
+    ``stays_home``."""
+    users = case.users
     download, cohort = case.method.download(case.server), case.cohort(users)
     private = case.devices.take(users)
     _, upload, _ = case.method.local(download, private, cohort)
-    for field in case.stays_home:
+    for field in stays_home:
         changed = private._replace(**{field: perturbed(getattr(private, field))})
         assert differ(leaves(private), leaves(changed)), f"{field} has nothing to perturb"
         _, other, _ = case.method.local(download, changed, cohort)
@@ -316,49 +109,13 @@ def perturbed(leaf: Any) -> Any:
     return (leaf + rng.standard_normal(leaf.shape)).astype(leaf.dtype)
 
 
-def check_a_sum_of_nothing_changes_nothing(case: Case) -> None:
-    if case.method.aggregation != "sum":
-        pytest.skip("the method aggregates uploads one by one")
-    _, upload, _ = round_of(case, case.everyone()[:2])
-    total = empty_sum(case.split.n_items, upload)
-    assert_same_bits(leaves(case.method.aggregate(case.server, total)), leaves(case.server))
-    moved = case.method.aggregate(case.server, add_uploads(total, upload))
-    assert differ(leaves(moved), leaves(case.server)) == case.sends, "a real sum moves the server"
-    for name, array in leaves(moved).items():
-        before = leaves(case.server)[name]
-        assert (array.dtype, array.shape) == (before.dtype, before.shape), name
-
-
-def check_scores(case: Case) -> None:
-    users = case.everyone()
-    download = case.method.download(case.server)
-    scores = case.method.score(download, case.devices.take(users))
-    assert scores.shape == (len(users), case.split.n_items)
-    assert scores.dtype == np.float32
-    assert np.isfinite(scores).all()
-    assert len(np.unique(scores[0])) > 1, "it tells items apart"
-    for user in users[:5]:
-        alone = case.method.score(download, case.devices.take(np.array([user])))
-        np.testing.assert_array_equal(alone, scores[user : user + 1])
-    kept = case.method.retained_download(download)
-    np.testing.assert_array_equal(case.method.score(kept, case.devices.take(users)), scores)
-
-
-def check_folding_in_newcomers(case: Case) -> None:
-    """A newcomer's state comes from a fresh device and its own items, whoever else is new."""
-    method, users = case.method, case.everyone()
+def check_it_learns_from_users(case: Case) -> None:
+    """Scores tell items apart, and folding in changes a newcomer's state."""
+    method, users = case.method, case.users
     download = method.download(case.server)
+    assert len(np.unique(method.score(download, case.devices.take(users))[0])) > 1
     _, fresh = method.init(len(users), case.split.n_items, SEED)
-    folded = method.fold_in(download, fresh, case.cohort(users))
-    assert list(leaves(folded)) == list(leaves(fresh))
-    assert differ(leaves(folded), leaves(fresh))
-    for name, array in leaves(folded).items():
-        assert np.isfinite(array).all(), name
-    one = method.fold_in(download, of_client(fresh, 3), case.cohort(users[3:4]))
-    assert_same_bits(leaves(one), leaves(of_client(folded, 3)))
-    assert np.isfinite(method.score(download, folded)).all()
-    kept = method.fold_in(method.retained_download(download), fresh, case.cohort(users))
-    assert_same_bits(leaves(kept), leaves(folded))
+    assert differ(leaves(method.fold_in(download, fresh, case.cohort(users))), leaves(fresh))
 
 
 NONSENSE: dict[str, tuple[Any, ...]] = {

@@ -115,7 +115,7 @@ def test_a_newcomers_own_items_gain(name: str, tiny_split: Split) -> None:
     case = conformance.make_case(conformance.make(name), tiny_split)
     method, download = case.method, case.method.download(case.server)
     _, fresh = method.init(tiny_split.n_users, tiny_split.n_items, conformance.SEED)
-    folded = method.fold_in(download, fresh, case.cohort(case.everyone()))
+    folded = method.fold_in(download, fresh, case.cohort(case.users))
     before, after = (
         own_items_first(tiny_split, method.score(download, device)) for device in (fresh, folded)
     )

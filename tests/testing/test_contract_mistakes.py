@@ -208,7 +208,7 @@ def test_the_command_prints_a_table_and_fails_with_1(tmp_path: Path) -> None:
         said, _ = run_unskew("check", "mistaken:ScalarLoss", cwd=tmp_path, expect=1)
         assert "local returned losses as a float" in said
         said, _ = run_unskew("check", "mistaken:Honest", "--set", "dim=3", cwd=tmp_path)
-    assert "11 of 11 checks passed." in said
+    assert "12 of 12 checks passed." in said
 
 
 def test_an_exception_in_a_method_is_a_finding(tiny_split: Split) -> None:

@@ -219,6 +219,12 @@ class CheckedMethod:
                 )
         return after
 
+    def epoch(self, server: Any, private: Any, everyone: Cohort) -> tuple[Any, Any, float]:
+        after, own, loss = self._call("epoch", server=server, private=private, cohort=everyone)
+        self._contract.state("epoch", "server", after)
+        self._contract.state("epoch", "private", own, len(everyone.users))
+        return after, own, loss
+
     def score(self, download: Any, private: Any) -> Any:
         scores = self._call("score", download=download, private=private)
         self._contract.scores(scores)

@@ -211,7 +211,8 @@ class Federation:
     def _train_epoch(self, state: State) -> tuple[Int64, Any, Row]:
         """Train a central baseline for one epoch over all data, which counts as a round. Returns
         all users, the model, and the mean loss."""
-        method: Any = self.method
+        method: Any = self.method if self._checked else CheckedMethod(self.method)
+        self._checked = True
         devices, round, everyone = state.devices, state.round + 1, np.arange(self.split.n_users)
         private, cohort = devices.take(everyone), self.cohort(everyone, round)
         state.server, private, loss = method.epoch(state.server, private, cohort)

@@ -8,6 +8,30 @@
 ``unskew check METHOD`` prints the same checks as a table.
 """
 
-from unskew.testing.checks import CHECKS, Case, Finding, check_method, make_case, run_checks
+from unskew.testing.checks import (
+    CHECKS,
+    ROUNDS,
+    SEED,
+    Case,
+    Finding,
+    applies,
+    arrays,
+    check_method,
+    make_case,
+    one_client,
+    run_checks,
+)
 
-__all__ = ["CHECKS", "Case", "Finding", "check_method", "make_case", "run_checks"]
+__all__ = [
+    "CHECKS",
+    "ROUNDS",
+    "SEED",
+    "Case",
+    "Finding",
+    "applies",
+    "arrays",
+    "check_method",
+    "make_case",
+    "one_client",
+    "run_checks",
+]

@@ -144,8 +144,10 @@ DRAW = (
 
 
 def _run(case: Case, chunk: int = 256) -> Arrays:
+    """The model and, of an exact method, all ranks after two rounds."""
     state = Federation(case.method, case.split, SEED, chunk=chunk).run(ROUNDS)
-    return arrays(state.server, "server") | state.devices.arrays()
+    ranks = state.scoreboard.arrays() if case.exact else {}
+    return arrays(state.server, "server") | state.devices.arrays() | ranks
 
 
 def check_same_seed(case: Case) -> None:
@@ -172,7 +174,7 @@ def check_a_cohort_of_one(case: Case) -> None:
     """A client alone, as on a device, computes what it computes among others."""
     together = case.train(case.users)
     hint = "key random numbers by cohort.users and look at each client by itself"
-    for client in (0, len(case.users) - 1):
+    for client in (0, 3, len(case.users) - 1):
         alone = case.train(case.users[client : client + 1])
         names = ("private after local", "upload", "private after personalize")
         for name, crowd, single in zip(names, together, alone, strict=True):
@@ -189,6 +191,28 @@ def check_order_of_the_cohort(case: Case) -> None:
             one, other = arrays(one_client(ours, client)), arrays(one_client(theirs, place))
             hint = "key random numbers by cohort.users, not by position"
             case.require_equal(one, other, "depends on the order of the cohort", hint)
+    if case.method.aggregation == "sum":
+        uploads = (ordered[1], shuffled[1])
+        totals = [case.received(case.users, upload) for upload in uploads]
+        ours, theirs = (arrays(case.method.aggregate(case.server, one)) for one in totals)
+        for name, array in ours.items():
+            require(
+                np.allclose(array, theirs[name], RELATIVE, ABSOLUTE),
+                f"{case.method.name}: server.{name} depends on the order of the cohort; "
+                "compute it from the sum of the uploads alone.",
+            )
+
+
+def check_upload(case: Case) -> None:
+    """A client that counts for nothing sends nothing."""
+    _, upload, _ = case.train(case.users)
+    for client in np.flatnonzero(upload.weight == 0).tolist():
+        sent = one_client(upload, client)
+        require(
+            not len(sent.rows.items) and not sent.dense.any(),
+            f"{case.method.name}: local returned an upload of weight 0 that is not empty; "
+            "a client that is not to be counted sends nothing.",
+        )
 
 
 def check_steps(case: Case) -> None:
@@ -243,6 +267,10 @@ def check_newcomers(case: Case) -> None:
     case.require_equal(
         ours, theirs, "of fold_in differs for a newcomer alone", "see a cohort of one"
     )
+    kept = method.fold_in(method.retained_download(download), fresh, case.cohort(case.users))
+    hint = "retained_download must keep what fold_in reads"
+    what = "of fold_in differs with the retained download"
+    case.require_equal(arrays(together, "private"), arrays(kept, "private"), what, hint)
     CheckedMethod(method).score(download, together)
 
 
@@ -269,13 +297,14 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     "threads and chunks": check_threads_and_chunks,
     "a cohort of one": check_a_cohort_of_one,
     "order of the cohort": check_order_of_the_cohort,
+    "upload": check_upload,
     "a sum of nothing": check_a_sum_of_nothing,
     "scores": check_scores_alone,
     "newcomers": check_newcomers,
     "settings": check_settings,
 }
 """All checks by name."""
-FEDERATED_ONLY = ("a cohort of one", "order of the cohort", "a sum of nothing")
+FEDERATED_ONLY = ("a cohort of one", "order of the cohort", "upload", "a sum of nothing")
 
 
 class Finding(NamedTuple):
@@ -283,6 +312,13 @@ class Finding(NamedTuple):
 
     check: str
     problem: str | None
+
+
+def applies(check: str, method: Any) -> bool:
+    """Whether a check is about this kind of method."""
+    if check == "a sum of nothing":
+        return bool(method.aggregation == "sum")
+    return method.aggregation != "central" or check not in FEDERATED_ONLY
 
 
 def run_checks(method: Any, split: Split | None = None) -> list[Finding]:
@@ -293,9 +329,7 @@ def run_checks(method: Any, split: Split | None = None) -> list[Finding]:
         return [Finding("two rounds", problem_of(method, error))]
     findings = [Finding("two rounds", None)]
     for name, check in CHECKS.items():
-        if name in FEDERATED_ONLY and not case.federated:
-            continue
-        if name == "a sum of nothing" and method.aggregation != "sum":
+        if not applies(name, method):
             continue
         try:
             check(case)
