@@ -50,6 +50,9 @@ Train = Annotated[
 Validation = Annotated[str | None, Option(help="With --train: the file of validation rows.")]
 Test = Annotated[str | None, Option(help="With --train: the file of test rows.")]
 Cutoffs = Annotated[str | None, Option("--k", help="Cut-offs of metrics, for example 1,10,100.")]
+ItemFeatures = Annotated[
+    str | None, Option(help="Table of items and their features, for methods that need them.")
+]
 K = Annotated[int, Option("-k", help="How many items to recommend.", min=1)]
 Rows = Annotated[Path | None, Option(help="JSON lines to add the rows to.")]
 LdpNoise = Annotated[

@@ -22,10 +22,12 @@ from unskew.paper import published_figures, report_contents
 from unskew.report import Client, Extras, FinishedRun, render
 from unskew.runs import (
     ClientView,
+    RankingFormat,
     client_view,
     open_recommender,
     read_result,
     read_rounds,
+    write_rankings,
 )
 from unskew.runs import compare as compare_runs
 from unskew.types import UnskewError
@@ -66,6 +68,10 @@ def recommend(
     all_: Annotated[bool, Option("--all", help="Every user, into --out.")] = False,
     k: opt.K = 10,
     out: Annotated[Path | None, Option(help="With --all: a .parquet or .csv file.")] = None,
+    format: Annotated[
+        RankingFormat | None,
+        Option(help="With --all: trec or ranx, ranked as in the evaluation, with a qrels file."),
+    ] = None,
     seed: Annotated[int | None, Option(help="Which seed's model.")] = None,
     method: opt.MethodOfRun = None,
     json: opt.Json = False,
@@ -73,9 +79,18 @@ def recommend(
     """Recommend items from a saved run, with titles; the training set is not needed."""
     if sum((user is not None, items is not None, all_)) != 1:
         raise UnskewError("Give one of --user U, --items A,B,C or --all.")
-    if all_ and (out is None or out.suffix not in (".parquet", ".csv")):
+    if format is not None and (not all_ or out is None):
+        raise UnskewError("--format needs --all and --out FILE.")
+    if all_ and format is None and (out is None or out.suffix not in (".parquet", ".csv")):
         raise UnskewError("--all needs --out with a name ending in .parquet or .csv.")
     recommender = open_recommender(folder, seed, method)
+    if format is not None and out is not None:
+        qrels = write_rankings(recommender, out, k, format)
+        if json:
+            print_json({"run": str(folder), "out": str(out), "qrels": str(qrels), "k": k})
+        else:
+            stdout.print(f"Ranked lists are in {out}, the test items in {qrels}.")
+        return
     if all_ and out is not None:
         table = recommender.recommend_all(k)
         write_atomically(out, table.write_parquet if out.suffix == ".parquet" else table.write_csv)

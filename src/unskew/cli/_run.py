@@ -62,6 +62,7 @@ def run(
     validation: opt.Validation = None,
     test: opt.Test = None,
     cutoffs: opt.Cutoffs = None,
+    item_features: opt.ItemFeatures = None,
     ldp_noise: opt.LdpNoise = None,
     ldp_epsilon: opt.LdpEpsilon = None,
     ldp_delta: opt.LdpDelta = None,

@@ -20,6 +20,7 @@ import numpy as np
 from unskew.data._checks import Rules, did_you_mean
 from unskew.data._demo import demo
 from unskew.data._download import Progress, fetch, verify
+from unskew.data._features import with_item_features
 from unskew.data._frames import table_from_memory
 from unskew.data._own_splits import Format, find_split_files, load_split, write_split
 from unskew.data._rows import ticks_per_second, to_interactions
@@ -35,7 +36,7 @@ from unskew.data._sources import (
     read_titles,
     sources,
 )
-from unskew.data._tables import Table, read_table
+from unskew.data._tables import read_table
 from unskew.types import Bool, Interactions, UnskewError
 
 __all__ = [
@@ -90,6 +91,7 @@ def load(
     skip_bad_rows: bool = False,
     min_user_rows: int | None = None,
     titles: str | os.PathLike[str] | None = None,
+    item_features: Any = None,
     progress: Progress | None = None,
 ) -> Interactions:
     """Read all interactions of a data set known by name, of a file, or of an object in memory.
@@ -105,19 +107,16 @@ def load(
     Labels become text: user 42 and user "42" are the same. Any problem is an `UnskewError` that
     names the line, unless ``skip_bad_rows`` drops such rows and counts them in
     ``Interactions.notes``. ``min_user_rows`` replaces the data set's own minimum of rows per user
-    (for your own data 1: everybody takes part). ``name`` is what results call your data.
+    (for your own data 1: everybody takes part). ``item_features`` is a file or frame with a column
+    of items and columns of numbers, for methods that need them. ``name`` is what results call your
+    data.
     """
     if min_user_rows is not None and min_user_rows < 1:
         raise UnskewError(f"min_user_rows is {min_user_rows}; it must be at least 1")
     source = find_source(data) if isinstance(data, str) else None
     if source is None:
-        folder = Path(os.path.expanduser(data)) if isinstance(data, str | os.PathLike) else None
-        if folder is not None and os.path.isdir(folder):
-            options = {"skip_bad_rows": skip_bad_rows, "min_user_rows": min_user_rows}
-            return _load_folder(folder, name, titles, columns=columns, **options)
         rules = Rules(skip_bad_rows=skip_bad_rows, min_user_rows=min_user_rows or 1)
-        table, own_name = _read_own(data, name)
-        interactions = to_interactions(table, own_name, columns, rules)
+        interactions = _load_own(data, name, columns, rules)
     elif source.name == "demo":
         interactions = demo()
         if min_user_rows is not None:
@@ -125,7 +124,11 @@ def load(
     else:
         path = _find_ratings(source, data_dir, progress)
         interactions = read_source(path, source, columns, skip_bad_rows, min_user_rows)
-    return interactions if titles is None else with_titles(interactions, titles)
+    if titles is not None:
+        interactions = with_titles(interactions, titles)
+    if item_features is not None:
+        interactions = with_item_features(interactions, item_features)
+    return interactions
 
 
 def with_titles(interactions: Interactions, titles: str | os.PathLike[str]) -> Interactions:
@@ -133,26 +136,29 @@ def with_titles(interactions: Interactions, titles: str | os.PathLike[str]) -> I
     return add_titles(interactions, read_titles(Path(titles)))
 
 
-def _load_folder(
-    folder: Path, name: str | None, titles: str | os.PathLike[str] | None, **options: Any
+def _load_own(
+    data: Any, name: str | None, columns: Mapping[str, str | None] | None, rules: Rules
 ) -> Interactions:
-    """Read the files of a split in a folder; titles come from its items file unless given."""
-    files: dict[str, Any] = dict(find_split_files(folder))
-    interactions = load_split(**files, name=name or folder.resolve().name, **options)
-    listed = files.get("items")
-    if titles is not None or (listed is not None and has_titles(listed)):
-        return with_titles(interactions, titles or files["items"])
-    return interactions
-
-
-def _read_own(data: Any, name: str | None) -> tuple[Table, str]:
-    """The rows of a file or of an object in memory, and what to call them."""
+    """Read a file, the files of a split in a folder, or an object in memory."""
     if not isinstance(data, str | os.PathLike):
-        return table_from_memory(data, name or "data"), name or "data"
+        name = name or "data"
+        return to_interactions(table_from_memory(data, name), name, columns, rules)
     check_source(data)
     path = Path(os.path.expanduser(data))
-    stem = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
-    return read_table(path), name or stem
+    if not os.path.isdir(path):
+        stem = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+        return to_interactions(read_table(path), name or stem, columns, rules)
+    files: dict[str, Any] = dict(find_split_files(path))
+    interactions = load_split(
+        **files,
+        name=name or path.resolve().name,
+        columns=columns,
+        skip_bad_rows=rules.skip_bad_rows,
+        min_user_rows=rules.min_user_rows,
+    )
+    if "items" in files and has_titles(files["items"]):
+        interactions = with_titles(interactions, files["items"])
+    return interactions
 
 
 def info(interactions: Interactions) -> Statistics:

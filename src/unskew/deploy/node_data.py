@@ -26,6 +26,8 @@ FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unske
 """Format names of data, labels and catalogue files, and their version."""
 _LISTS = ("train", "seen", "excluded", "validation", "test")
 """Fields of ``Split`` that are lists of items per user."""
+_ONLY_SIMULATED = ("train_ratings", "train_timestamps", "item_features")
+"""Fields of ``Split`` that nodes do not have; methods that need them are not deployed."""
 
 
 class NodeData(NamedTuple):
@@ -38,6 +40,7 @@ class NodeData(NamedTuple):
 def take_users(split: Split, users: Int64) -> NodeData:
     """Select these users from the split (training and held-out items) of a whole data set."""
     lists: dict[str, Any] = {name: select(getattr(split, name), users) for name in _LISTS}
+    lists |= dict.fromkeys(_ONLY_SIMULATED)
     labels = [split.user_ids[user] for user in users.tolist()]
     return NodeData(users, replace(split, user_ids=labels, sampled=split.sampled[users], **lists))
 
@@ -123,6 +126,7 @@ def renumber(split: Split, catalogue: Path, first_user: int) -> tuple[NodeData, 
         order = np.lexsort((lists[name].items, owners(lists[name].indptr)))
         lists[name] = lists[name]._replace(items=lists[name].items[order])
     sampled = np.where(split.sampled < 0, -1, known[split.sampled]).astype(np.int32)
+    lists |= dict.fromkeys(_ONLY_SIMULATED)
     lists |= {"item_ids": labels["items"], "titles": labels["titles"]}
     users = np.arange(first_user, first_user + split.n_users, dtype=np.int64)
     return NodeData(users, replace(split, sampled=sampled, **lists)), lost

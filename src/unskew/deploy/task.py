@@ -61,7 +61,13 @@ class Task:
 
     def build(self) -> Method:
         pairs = (pair.partition("=") for pair in self.settings.split())
-        return create(self.method, **{key: value for key, _, value in pairs})
+        method = create(self.method, **{key: value for key, _, value in pairs})
+        if getattr(method, "needs", ()):
+            raise UnskewError(
+                f"{self.method} needs {', '.join(method.needs)}, which nodes do not have; deploy "
+                "another method."
+            )
+        return method
 
     def cohort_of(self, round: int) -> Int64:
         """Numbers of the users who train in a round, drawn as in the simulator."""

@@ -15,7 +15,7 @@ from unskew.engine.devices import Devices
 from unskew.engine.executor import Executor, ThreadExecutor, Trained, Transform, train_chunk
 from unskew.engine.scoreboard import Scoreboard
 from unskew.kernels import add_uploads, empty_sum, get_threads
-from unskew.ragged import indptr_from_counts, select
+from unskew.ragged import indptr_from_counts, positions, select
 from unskew.rng import Purpose, generator
 from unskew.types import (
     Cohort,
@@ -23,6 +23,7 @@ from unskew.types import (
     Method,
     Rows,
     Split,
+    UnskewError,
     Upload,
     Uploads,
     UploadSum,
@@ -78,6 +79,9 @@ class Federation:
         self.method, self.split, self.seed = method, split, seed
         self._chunk, self._transform, self._executor = chunk, transform, executor
         self._checked = False
+        self._needs = frozenset(getattr(method, "needs", ()))
+        if "item_features" in self._needs:
+            method.set_item_features(self._needed("item_features", split.item_features))
 
     def run(
         self,
@@ -159,14 +163,29 @@ class Federation:
 
     def cohort(self, users: Int64, round: int) -> Cohort:
         """``users`` with their training items and the items never drawn as their negatives."""
-        return Cohort(
+        split = self.split
+        cohort = Cohort(
             users,
-            select(self.split.train, users),
-            select(self.split.excluded, users),
-            self.split.n_items,
+            select(split.train, users),
+            select(split.excluded, users),
+            split.n_items,
             self.seed,
             round,
         )
+        for name in self._needs & {"ratings", "timestamps"}:
+            values = self._needed(name, getattr(split, f"train_{name}"))
+            cohort = cohort._replace(**{name: values[positions(split.train.indptr, users)]})
+        return cohort
+
+    def _needed(self, name: str, values: Any) -> Any:
+        """The data that the method asks for; raises an UnskewError if the source has none."""
+        if values is None:
+            what = name.replace("_", " ")
+            raise UnskewError(
+                f"{self.method.name} needs {what} and {self.split.data} has none; give data with "
+                f"{what}, or another method."
+            )
+        return values
 
     def _train_clients(self, state: State) -> tuple[Int64, Any, Row]:
         """Train the clients of a round and aggregate on the server. Returns the participating

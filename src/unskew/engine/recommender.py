@@ -38,19 +38,40 @@ class Recommender:
             [self._table(everyone[low : low + MAX_CHUNK_CLIENTS], k) for low in starts]
         )
 
-    def fold_in(self, items: Sequence[str | int], k: int = 10) -> list[dict[str, Any]]:
+    def fold_in(
+        self,
+        items: Sequence[str | int],
+        k: int = 10,
+        *,
+        ratings: Sequence[float] | None = None,
+        timestamps: Sequence[int] | None = None,
+    ) -> list[dict[str, Any]]:
         """Recommend to a new user with the history ``items`` (labels, oldest first).
 
-        The user's private state is fitted to the latest shared model, which stays unchanged.
+        The user's private state is fitted to the latest shared model, which stays unchanged. A
+        method that needs ``ratings`` or ``timestamps`` gets those given here, one per item.
         """
-        numbers = [_find(item, self.split.item_ids, "item") for item in items]
-        numbers = list(dict.fromkeys(numbers))
+        found = [_find(item, self.split.item_ids, "item") for item in items]
+        first = {number: at for at, number in reversed(list(enumerate(found)))}
+        numbers = list(dict.fromkeys(found))
         ends = np.array([0, len(numbers)])
         history = Ragged(ends, np.array(numbers, np.int32))
         seen = Ragged(ends, np.sort(history.items))
         n_items, newcomer = self.split.n_items, np.array([self.split.n_users])
         _, private = self._method.init(1, n_items, self._seed)
         cohort = Cohort(newcomer, history, seen, n_items, self._seed, 1)
+        given: dict[str, Any] = {"ratings": ratings, "timestamps": timestamps}
+        needed: dict[str, Any] = {}
+        for name in given.keys() & getattr(self._method, "needs", ()):
+            values = given[name]
+            if values is None or len(values) != len(items):
+                raise UnskewError(
+                    f"{self._method.name} needs {name}; give one for each of a newcomer's items: "
+                    f"fold_in(items, {name}=[...])."
+                )
+            kind = np.float32 if name == "ratings" else np.int64
+            needed[name] = np.array([values[first[number]] for number in numbers], kind)
+        cohort = cohort._replace(**needed)
         download = self._devices.downloads[int(self._devices.version.max())]
         scores = self._method.score(download, self._method.fold_in(download, private, cohort))
         return self._best(["newcomer"], scores, seen, k).drop("user").to_dicts()

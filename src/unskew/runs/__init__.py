@@ -4,6 +4,7 @@ from unskew.engine import Recommender
 from unskew.runs.comparison import Comparison, compare
 from unskew.runs.finished import Run, open_run
 from unskew.runs.grid import Sweep, sweep
+from unskew.runs.rankings import RankingFormat, write_rankings
 from unskew.runs.results import (
     Result,
     SeedOutcome,
@@ -37,6 +38,7 @@ __all__ = [
     "ClientView",
     "Comparison",
     "OnRound",
+    "RankingFormat",
     "Recommender",
     "Result",
     "Run",
@@ -64,4 +66,5 @@ __all__ = [
     "summaries",
     "summarise",
     "sweep",
+    "write_rankings",
 ]

@@ -24,7 +24,7 @@ from unskew.methods import METHODS, admit_method
 from unskew.ragged import indptr_from_counts, owners
 from unskew.runs.results import Result, SeedOutcome, Summary, versions
 from unskew.runs.spec import RunSpec
-from unskew.types import Int32, Ragged, Split, UnskewError
+from unskew.types import Float32, Int32, Ragged, Split, UnskewError
 
 RUN_FORMAT, RESULT_FORMAT, VERSION = "unskew-run", "unskew-result", 1
 """Format names of ``run.json`` and ``result.json``, and the format version of both."""
@@ -50,7 +50,10 @@ def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: s
             )
     header = {"format": RUN_FORMAT, "version": VERSION, "command": command, "versions": versions()}
     write_json(out / "run.json", header | {"spec": spec.to_json(), "split_sha256": checksum})
-    items = {"item": list(split.item_ids), "title": list(split.titles or split.item_ids)}
+    items: dict[str, Any] = {"item": list(split.item_ids)}
+    items["title"] = list(split.titles or split.item_ids)
+    if split.item_features is not None:
+        items["features"] = list(split.item_features)
     users = [pl.Series("user", split.user_ids, pl.String)]
     for name in ("seen", "validation", "test"):
         part: Ragged = getattr(split, name)
@@ -236,7 +239,14 @@ def read_split(folder: Path, spec: RunSpec) -> Split:
         test,
         np.zeros((len(users), 0), np.int32),
         spec.evaluation.rank_all,
+        item_features=_features(items),
     )
+
+
+def _features(items: pl.DataFrame) -> Float32 | None:
+    if "features" not in items.columns:
+        return None
+    return np.array(items["features"].to_list(), np.float32)
 
 
 def _ragged(lists: pl.Series) -> Ragged:

@@ -50,6 +50,8 @@ class RunSpec(Settings):
     """The file of the test rows that belong to ``train``."""
     cutoffs: tuple[int, ...] = CUTOFFS
     """Lengths k of recommended lists at which metrics are reported; 10 always is."""
+    item_features: str | None = None
+    """Path of a table with a column of items and columns of numbers, for methods that need it."""
     rules: Mapping[str, Any] = field(default_factory=dict)
     """Fields of an `EvaluationProtocol` of your own; empty for the named protocols."""
 
@@ -121,6 +123,7 @@ class RunSpec(Settings):
             skip_bad_rows=self.skip_bad_rows,
             min_user_rows=self.min_user_rows,
             titles=self.titles,
+            item_features=self.item_features,
             progress=progress,
         )
 
@@ -145,6 +148,7 @@ _NEWER_FIELDS: Mapping[str, Any] = {
     "train": None,
     "validation": None,
     "test": None,
+    "item_features": None,
     "rules": {},
     "cutoffs": list(CUTOFFS),
 }

@@ -99,7 +99,12 @@ def small_split() -> Split:
         small = dataclasses.replace(small, ratings=demo.ratings[few])
     if demo.timestamps is not None:
         small = dataclasses.replace(small, timestamps=demo.timestamps[few])
-    return prepare(small, "leak-free")
+    split = prepare(small, "leak-free")
+    return dataclasses.replace(  # for methods that need more than items
+        split,
+        train_ratings=(1 + split.train.items % 5).astype(np.float32),
+        item_features=np.sin(np.arange(4.0 * split.n_items)).reshape(-1, 4).astype(np.float32),
+    )
 
 
 def make_case(method: Any, split: Split | None = None) -> Case:
