@@ -172,9 +172,13 @@ class Federation:
             self.seed,
             round,
         )
-        for name in self._needs & {"ratings", "timestamps"}:
-            values = self._needed(name, getattr(split, f"train_{name}"))
-            cohort = cohort._replace(**{name: values[positions(split.train.indptr, users)]})
+        place = positions(split.train.indptr, users) if self._needs else users
+        if "ratings" in self._needs:
+            ratings = self._needed("ratings", split.train_ratings)
+            cohort = cohort._replace(ratings=ratings[place])
+        if "timestamps" in self._needs:
+            timestamps = self._needed("timestamps", split.train_timestamps)
+            cohort = cohort._replace(timestamps=timestamps[place])
         return cohort
 
     def _needed(self, name: str, values: Any) -> Any:

@@ -62,8 +62,9 @@ class Recommender:
         cohort = Cohort(newcomer, history, seen, n_items, self._seed, 1)
         given: dict[str, Any] = {"ratings": ratings, "timestamps": timestamps}
         needed: dict[str, Any] = {}
-        for name in given.keys() & getattr(self._method, "needs", ()):
-            values = given[name]
+        for name, values in given.items():
+            if name not in getattr(self._method, "needs", ()):
+                continue
             if values is None or len(values) != len(items):
                 raise UnskewError(
                     f"{self._method.name} needs {name}; give one for each of a newcomer's items: "
