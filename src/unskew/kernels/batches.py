@@ -94,8 +94,8 @@ def shuffle(order: Int32, n: int, key: np.uint64, counter: int) -> int:
 
 @numba.njit(nogil=True, error_model="numpy")
 def shuffled_batches(clients: Clients, c: int) -> Iterator[tuple[int, Int32]]:
-    """Yield (batch number from 1, packed samples) of client ``c``, reshuffled in each epoch, until
-    the mean loss changes by less than the tolerance. Compiled into each kernel."""
+    """Yield (batch number from 1, samples as integers 2 x row + label) of client ``c``, reshuffled
+    in each epoch, until the mean loss changes less than the tolerance. Part of each kernel."""
     samples, (epochs, batch, tolerance) = clients.samples, clients.schedule
     low, high = samples.indptr[c], samples.indptr[c + 1]
     n = high - low
@@ -124,13 +124,13 @@ def client_rows(clients: Clients, c: int, rows: Float32) -> Float32:
 
 @jit
 def sample_row(packed: int) -> np.uint32:
-    """Row number of a packed sample; unsigned, so that numba skips the check for negative ones."""
+    """Row of sample 2 x row + label; unsigned, so that numba skips a check for negative ones."""
     return np.uint32(packed) >> np.uint32(1)
 
 
 @jit
 def packed_loss(packed: Int32, batch: Batch) -> float:
-    """Summed loss of packed samples with logits ``batch.z``; writes gradients to ``batch.s``."""
+    """Total loss of samples (2 x row + label) with logits ``batch.z``; gradients to ``batch.s``."""
     for j in range(len(packed)):
         batch.y[j] = packed[j] & 1
     return logistic_batch(batch, len(packed))

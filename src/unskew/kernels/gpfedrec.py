@@ -36,9 +36,9 @@ from unskew.ragged import owners
 from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Rows
 
 _GROUP = 64
-"""Number of consecutive columns of a packed table that share one scale."""
+"""Number of consecutive columns of a table stored in 16 bits an entry that share one scale."""
 _MAX_ENTRY = np.float32(32767.0)
-"""Largest int16: a packed entry is an integer up to this, times the scale of its group."""
+"""Largest int16: entries of a table are stored as integers up to this, times a scale."""
 _TILE_COLUMNS = 8 * _GROUP
 """Number of columns of the clients' flat tables that are computed at a time."""
 _ROWS_PER_PRODUCT = 256
@@ -223,8 +223,8 @@ def neighbour_graph(Q: Float32, tables: RoundTables, threshold: float) -> Bool:
 
 
 def pass_messages(graph: Bool, Q: Float32, tables: RoundTables) -> tuple[Float32, Packed]:
-    """New common table, and all users' tables minus it (packed). Each client gets the mean of its
-    neighbours' tables; the common table is the mean of these. Other users keep their tables."""
+    """New common table, and all users' tables minus it, in 16 bits an entry. Each client gets the
+    mean of its neighbours' tables; the common table is the mean of these. Others keep theirs."""
     packed, users = tables.packed, tables.users
     weights = graph.astype(np.float32)
     weights /= graph.sum(1, keepdims=True).astype(np.float32)

@@ -145,7 +145,7 @@ def _score_rows(block: Int64, vectors: Float32, held: Rows, replace: bool, score
 
 
 def replace_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
-    """Replace, in place, the scores of items for which a client has a row in ``held``."""
+    """Score items by the clients' own item rows in ``held``, in place of the scores there now."""
     for_each_block(np.diff(held.indptr), _score_rows, vectors, held, True, scores)
 
 
