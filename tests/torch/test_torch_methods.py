@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import unskew
+from conftest import cut_down
+from unskew.deploy.messages import read_download, upload_shape
 from unskew.engine import Federation
+from unskew.evaluation import prepare
 from unskew.methods import create
-from unskew.types import Rows, Split, UnskewError
+from unskew.types import Interactions, Rows, Split, UnskewError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -36,10 +42,13 @@ class Dot(torch.nn.Module):  # type: ignore[misc, name-defined]
         return self.items(items) @ self.user
 
 
-@pytest.mark.parametrize("kind", ["PFedCLR", "PFedRec", "Perceptron"])
-def test_the_contract(kind: str, tiny_split: Split) -> None:
+@pytest.mark.parametrize(
+    "kind", [pytest.param("PFedCLR", marks=pytest.mark.slow), "PFedRec", "Perceptron"]
+)
+def test_the_contract(kind: str, demo_data: Interactions) -> None:
     method = getattr(torch_methods, kind)
-    check_method(method(method.Config(**QUICK)), tiny_split)
+    few = prepare(cut_down(demo_data, 16, 40))
+    check_method(method(method.Config(**QUICK | {"local_epochs": 1})), few)
 
 
 def test_pfedclr_agrees_with_our_kernels(tiny_split: Split) -> None:
@@ -236,3 +245,34 @@ def test_modules_that_need_a_change() -> None:
         federate(bounded, ["weight"]).init(2, 3, 0)
     with pytest.raises(UnskewError, match="federate takes a function"):
         federate(Dot(3), ["items.weight"])  # type: ignore[arg-type]
+
+
+def test_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every block of docs/torch.md runs, in order."""
+    page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
+    names: dict[str, Any] = {"__name__": "documentation"}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)
+    assert 0 < float(capsys.readouterr().out) < 1
+    method = names["method"]
+    split = prepare(cut_down(unskew.load("demo"), 16, 40))
+    assert Federation(method, split, 0).run(2).round == 2
+    assert Federation(names["MyMethod"](TorchConfig(rounds=1)), split, 0).run(1).round == 1
+
+
+def test_pfedclr_is_short() -> None:
+    """The module, the settings and the method: what an author writes."""
+    parts = (torch_methods.CalibratedItems, torch_methods.PFedCLRConfig, torch_methods.PFedCLR)
+    assert sum(len(inspect.getsource(part).splitlines()) for part in parts) <= 60
+
+
+def test_a_node_knows_the_shape_of_an_upload(tiny_split: Split) -> None:
+    """Flower's messages are checked against what a dummy user sends; a resumed state is plain
+    arrays."""
+    method = torch_methods.Perceptron(TorchConfig(local_epochs=1))
+    server, _ = method.init(3, tiny_split.n_items, 0)
+    shape = upload_shape(method, method.download(server), tiny_split.n_items, 2)
+    assert (shape.width, shape.dense) == (16, 32 * 16 + 16 + 16 + 1)
+    named = method.download(server)._asdict()
+    read = read_download(method, named, 3, tiny_split.n_items)
+    np.testing.assert_array_equal(read.items_weight, server.items_weight)

@@ -346,6 +346,7 @@ def federate(
     members["build"] = lambda self, n_items: build(n_items)
     if phases is not None:
         members["phases"] = lambda self, n_items: tuple(phases)
+    members["__qualname__"] = f"federate.<locals>.{name}"  # cannot be imported
     kind = type(name, (TorchMethod,), members)
     method: TorchMethod = kind(TorchConfig(**settings))
     return method
