@@ -4,23 +4,35 @@ noise and users are whose."""
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from deploy_samples import EVERYONE, Twin, distance, simulated, task_of, write_nodes
+from deploy_samples import (
+    EVERYONE,
+    Twin,
+    distance,
+    run_config,
+    simulated,
+    task_of,
+    write_nodes,
+)
 
 pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
 
 from deploy_grid import federation
 from flwr.app import Context, RecordDict
 
+from unskew.deploy.client import _open_device as open_device
 from unskew.deploy.device import Device
 from unskew.deploy.messages import read_download
 from unskew.deploy.node_data import take_users, write_node_data
 from unskew.deploy.server import Coordinator, claim_folder, read_model, read_rows
-from unskew.methods import create
+from unskew.deploy.task import write_app
+from unskew.methods import create, registry
+from unskew.methods.fedmf import FedMF
 from unskew.types import Split, UnskewError, Upload
 
 USERS, ITEMS = 8, 25
@@ -216,3 +228,39 @@ def test_more_users_in_the_data_are_refused(tmp_path: Path, tiny_split: Split) -
     write_node_data(tmp_path / "more", take_users(tiny_split, np.arange(20)))
     with pytest.raises(UnskewError, match="other users"):
         Device.join(tmp_path / "state-1", tmp_path / "more", task, shared_seed=True)
+
+
+def test_a_server_does_not_choose_code_that_a_node_runs(
+    tmp_path: Path, tiny_split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the node's own configuration makes it import a method that no package announces."""
+    monkeypatch.setattr(registry, "_admitted", {})
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "from unskew.methods.fedmf import FedMF\nclass Mine(FedMF):\n    name = 'mine'\n"
+    (tmp_path / "node_method.py").write_text(source)
+    task = task_of(tiny_split, "node_method:Mine", EVERYONE)
+    data = write_nodes(tmp_path, tiny_split, 1)[0]
+    node = {"data": str(data), "state": str(tmp_path / "state")}
+    rules = run_config(task, tmp_path / "server")
+    with (
+        pytest.raises(UnskewError, match=r"node_method:Mine is not announced.*node-config"),
+        open_device(Context(1, 1, node, RecordDict(), rules)),
+    ):
+        pass
+    assert "node_method" not in sys.modules
+    trusted = node | {"method": "node_method:Mine"}
+    with open_device(Context(1, 1, trusted, RecordDict(), rules)) as device:
+        assert device.method.name == "mine"
+    write_app(tmp_path / "app", rules)
+    assert "admit_method('node_method:Mine')" in (tmp_path / "app/unskew_app/server.py").read_text()
+    assert "node_method" not in (tmp_path / "app/unskew_app/client.py").read_text()
+
+
+def test_a_method_bounds_what_its_devices_accept() -> None:
+    class Wary(FedMF):
+        def check_download(self, download: Any) -> str | None:
+            return "an item is too large" if np.abs(download.Q).max() > 100 else None
+
+    read_download(Wary(), _download("fedmf"), USERS, ITEMS)
+    with pytest.raises(UnskewError, match="fedmf refuses the download: an item is too large"):
+        read_download(Wary(), _download("fedmf", Q=_f32(ITEMS, 16) + 101), USERS, ITEMS)

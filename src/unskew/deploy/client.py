@@ -141,7 +141,7 @@ def _transform(config: NodeConfig, noise_key: int) -> Transform | None:
     return found
 
 
-def _start_step2(folder: Path, method: str) -> subprocess.Popen[bytes]:
+def _start_step2(folder: Path, method: str = "") -> subprocess.Popen[bytes]:
     """Start a process for Step 2 (training after the upload); its errors go to ``step2.log``.
     ``method`` is that of the node-config."""
     with owner_only(), (folder / "step2.log").open("ab") as log_file:

@@ -94,7 +94,11 @@ def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_item
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise UnskewError(f"{name} of the download holds NaN or infinity.")
-    return type(example)(**{name: np.ascontiguousarray(array) for name, array in named.items()})
+    download = type(example)(**{name: np.ascontiguousarray(array) for name, array in named.items()})
+    reason = method.check_download(download)
+    if reason is not None:
+        raise UnskewError(f"{method.name} refuses the download: {reason.rstrip('.')}.")
+    return download
 
 
 def download_digest(download: Any) -> Int64:
