@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from benchmarks.timing import Row, Setting, take_turns
+from benchmarks.torch_loop import OWN_CORE
 from unskew.engine import Federation
 from unskew.kernels import draw_samples, get_threads
 
@@ -44,13 +45,13 @@ class ClientLoop:
         cohort = federation.cohort(users, state.round + 1)
         self._private = state.devices.take(users)
         self._samples = draw_samples(cohort, self._config.negatives)
-        phases = self.method.phases(cohort.n_items)
-        self._phases = [phase for phase in phases if phase is not None]
+        self._phases = self.method.phases(cohort.n_items)
         self.batches = -(-self._samples.counts() // self._config.batch)
         self.batches *= self._config.local_epochs * len(self._phases)
         self._order = np.random.default_rng(0).permutation(len(users)).tolist()
         self.trained: list[int] = []
         self.losses: list[float] = []
+        self.core_shares: list[float] = []
         self._model = self.method.build(cohort.n_items)
         download = self.method.download(state.server)
         with torch.no_grad():
@@ -63,6 +64,7 @@ class ClientLoop:
         """Train clients for about this long; returns the seconds of a whole round."""
         torch.set_num_threads(threads)
         spent, batches = 0.0, 0
+        began_lap, busy = time.perf_counter(), time.thread_time()
         while spent < seconds or not batches:
             client = self._order[len(self.trained) % len(self._order)]
             self.trained.append(client)
@@ -70,6 +72,7 @@ class ClientLoop:
             self._train(client)
             spent += time.perf_counter() - began
             batches += int(self.batches[client])
+        self.core_shares.append((time.thread_time() - busy) / (time.perf_counter() - began_lap))
         return spent * float(self.batches.sum()) / batches
 
     def _train(self, client: int) -> dict[str, Any]:
@@ -171,6 +174,7 @@ def measure(name: str, setting: Setting) -> Row:
         "batches_sampled": int(loop.batches[trained].sum()),
         "loss_against": float(np.mean(loop.losses)),
         "loss_unskew": float(own[trained].mean()),
+        "main_thread_share": median(loop.core_shares),
         "unskew_cores_used": cores,
     } | {f"seconds_against_{count}_threads": median(s) for count, s in by_threads.items()}
     sentence = (
@@ -179,8 +183,9 @@ def measure(name: str, setting: Setting) -> Row:
         f"the loop {figures.seconds_against:.1f} s a round, scaled from {len(set(loop.trained))} "
         f"of {len(loop.batches)} clients, the adapter {figures.seconds_unskew:.2f} s"
     )
+    disturbed = median(loop.core_shares) < OWN_CORE
     bar = BAR if split.data == "ml-100k" else None
     label = f"{kind.name} round"
     return Row(
-        label, split.data, "PyTorch loop over clients", figures, sentence, bar, False, details
+        label, split.data, "PyTorch loop over clients", figures, sentence, bar, disturbed, details
     )
