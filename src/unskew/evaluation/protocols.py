@@ -159,7 +159,7 @@ def find_protocol(protocol: str | EvaluationProtocol) -> EvaluationProtocol:
         return protocol
     if protocol not in PROTOCOLS:
         raise UnskewError(
-            f"There is no evaluation protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}."
+            f'There is no protocol "{protocol}"; choose one of {", ".join(PROTOCOLS)}.'
         )
     return PROTOCOLS[protocol]
 

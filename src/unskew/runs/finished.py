@@ -202,7 +202,9 @@ def combined_result(
         seeds=list(spec.seeds),
         rounds=max(len(outcome.rows) for outcome in outcomes),
         best_rounds=[outcome.best_round for outcome in outcomes],
-        ranking="all unseen items" if split.rank_all else "99 sampled candidates",
+        ranking="all unseen items"
+        if split.rank_all
+        else f"{split.sampled.shape[1]} sampled candidates",
         users=split.n_users,
         items=split.n_items,
         metrics=summaries([outcome.best for outcome in outcomes]),
