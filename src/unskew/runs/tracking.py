@@ -1,8 +1,7 @@
 """Send a run to an experiment tracker: settings, a line per round, final metrics, the report.
 
-Trackers are extras: ``pip install 'unskew[track]'`` brings TensorBoard and MLflow; Weights & Biases
-needs ``wandb`` and works offline unless its own settings say otherwise. TensorBoard
-keeps seven digits of a figure.
+Each tracker is an extra: ``pip install 'unskew[tensorboard]'``, ``mlflow`` or ``wandb``. Weights &
+Biases works offline unless its own settings say otherwise. TensorBoard keeps seven digits.
 """
 
 from __future__ import annotations
@@ -210,7 +209,7 @@ def _load(module: str, package: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        needed = "wandb" if package == "wandb" else "'unskew[track]'"
         raise UnskewError(
-            f"Tracking with {package} needs a package that is missing: pip install {needed}."
+            f"Tracking with {package} needs a package that is missing: "
+            f"pip install 'unskew[{package}]'."
         ) from None
