@@ -230,6 +230,9 @@ class Model(Protocol):
     stateless: ClassVar[bool] = False
     """Whether devices hold no parameters of their own, so that any user can be scored with the
     newest download."""
+    large_chunks: ClassVar[bool] = False
+    """Whether clients train faster in few large chunks than in many small ones, because a step of
+    many clients costs little more than a step of one."""
     needs: ClassVar[Collection[Need]] = ()
     """Data beyond the items themselves that the method uses. Ratings and timestamps then stand in
     every ``Cohort``, item features come once, through ``set_item_features``."""

@@ -257,10 +257,10 @@ class Federation:
 
     def _worker_chunk_size(self, devices: Devices, n_users: int, workers: int) -> int:
         """Number of clients per chunk: few enough that every worker gets several chunks, and that
-        all chunks in memory at the same time stay within ``MAX_CHUNK_BYTES``. A method with
-        ``large_chunks`` gets as many clients at a time as it may, in equal parts."""
-        if getattr(self.method, "large_chunks", False):
-            parts = workers * -(-n_users // (workers * self._chunk))
+        all chunks in memory at the same time stay within ``MAX_CHUNK_BYTES``. Methods with
+        ``large_chunks`` get as few chunks as memory allows, of equal size."""
+        if self.method.large_chunks:
+            parts = workers * -(-n_users // (workers * self._chunk_size(devices)))
             return max(1, -(-n_users // parts))
         size = self._chunk_size(devices) // (2 * workers)
         return max(1, min(size, -(-n_users // (workers * MIN_CHUNKS_PER_WORKER))))

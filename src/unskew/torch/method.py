@@ -64,8 +64,6 @@ class TorchMethod(Method):
     aggregation = "sum"
     exact: ClassVar[bool] = False
     large_chunks: ClassVar[bool] = True
-    """The simulator gives it many clients at a time, so that those of similar size train together
-    and the time that Python needs for a step is shared by many."""
     summary: ClassVar[str] = "a PyTorch module"
     citation: ClassVar[str] = ""
     shared: ClassVar[Sequence[str]] = ()
