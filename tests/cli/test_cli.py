@@ -39,10 +39,14 @@ def test_the_command_says_its_version(place):
 
 
 def test_a_run_that_diverged_says_so(place):
-    arguments = ("run", "--method", "pfedrec", "--rounds", 2, "--set", "learning_rate=1e9")
-    stdout, stderr = unskew(*arguments, "--out", "diverged", "--json", cwd=place)
+    arguments = ("run", "--method", "pfedrec", "--rounds", 2, "--out", "diverged", "--json")
+    stdout, stderr = unskew(*arguments, "--set", "learning_rate=30", cwd=place)
     assert json.loads(stdout)["rounds"] == 2
-    assert "diverged: with seed 0 the loss is not a number in round 1" in " ".join(stderr.split())
+    assert "diverged: with seed 0 the loss is not a number in round 2" in " ".join(stderr.split())
+    refused = (*arguments[:-2], "never", "--set", "learning_rate=1e9")
+    _, stderr = unskew(*refused, cwd=place, expect=2)
+    assert "returned NaN or infinity" in stderr
+    assert "rate that is too high" in stderr
 
 
 def test_run_prints_one_json_object_with_the_documented_keys(finished, place):

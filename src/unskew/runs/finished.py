@@ -30,8 +30,10 @@ from unskew.runs.saved import load_recommender, read_outcomes, read_result, read
 from unskew.runs.spec import RunSpec
 from unskew.types import Split, UnskewError
 
-MAX_LINE = 180
+MAX_LINE = 130
 """Maximum characters of a line of a run's ``repr``; longer ones are shortened."""
+MAX_NOTES = 2
+"""Maximum number of notes about the data in a run's ``repr``; ``summary()`` has all of them."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -137,6 +139,7 @@ class Run:
             f"{_seeds(result)}, {_best_round(result)}",
             f"{', '.join(figures)} (test, {result.ranking} ranked)",
             f"saved in {self.folder}" if self.folder is not None else "in memory",
+            *(f"note: {note}" for note in result.notes[:MAX_NOTES]),
         ]
         return "\n  ".join(textwrap.shorten(line, MAX_LINE, placeholder=" ...") for line in lines)
 
