@@ -272,6 +272,7 @@ def test_tables_fit_eighty_columns(finished, place):
         assert max(map(len, stdout.splitlines())) <= 80, arguments
 
 
+@pytest.mark.slow
 def test_the_leak_audit_flags_paper_and_passes_leak_free(place):
     stdout, _ = unskew("audit", "leak", "--method", "pfedclr", "--json", cwd=place)
     verdicts = {audit["protocol"]: audit for audit in json.loads(stdout)["audits"]}
@@ -290,6 +291,7 @@ def test_a_preset_gives_settings_that_set_overrides(place):
     assert json.loads(stdout)["settings"]["learning_rate"] == 1000
 
 
+@pytest.mark.slow
 def test_the_demo_ends_with_a_table_and_a_report(place):
     stdout, _ = unskew("demo", "--rounds", 2, "--out", "demo", cwd=place)
     for name in ("pfedclr", "fedmf", "fedrefit", "popularity"):

@@ -106,6 +106,7 @@ def test_every_data_set_has_a_sentence_on_its_best_run() -> None:
     assert page.count('<details class="group">') == 4
 
 
+@pytest.mark.slow
 def test_committed_rows_become_a_page_with_the_documents_tables() -> None:
     title, runs, extra = report_contents(RESULTS)
     assert "QUICK" not in title
