@@ -42,19 +42,20 @@ def fit(
     ``method`` is a name, a class, an object, or ``"package.module:Class"``. ``data`` is the result
     of `unskew.load`, or anything that it takes: a name, a path, a data frame, a list of tuples; or
     a `Split`. ``settings`` are the method's (``rounds=100``, ``dim=16`` ...). With ``out``, the run
-    is saved there with checkpoints; otherwise everything stays in memory. Returns a `Run`:
+    is saved in that folder with checkpoints; otherwise everything stays in memory. Returns a `Run`:
     ``metrics`` are the means over seeds at the round with the best validation NDCG@10,
     ``summary()`` has all results.
 
     ``protocol`` is the name of a protocol or an `EvaluationProtocol`. ``k`` are the cut-offs of
-    metrics. ``metrics`` are metrics of your own by name: functions of the ranks of one user's
-    held-out items and of these items.
+    metrics. ``metrics`` maps names of custom metrics to functions. Such a function gets the ranks
+    and the labels of one user's held-out items and returns a number.
 
     ``ldp`` clips uploads and adds noise, for example ``{"noise": 0.5, "clip": 1.0}``. ``threads``
     limits the threads of this call (0: one per core) and changes no result. ``progress`` shows how
-    far training is. ``on_round`` is called after every round with the seed, the round's row and the
-    number of rounds. ``track`` names experiment trackers (``"tensorboard"``, ``"mlflow"``,
-    ``"wandb"``), which write to ``track_dir`` (default: the folder ``track`` of the run).
+    far training is. ``on_round`` is called after every round with the seed, a dict of the round's
+    loss, metrics, seconds and bytes, and the number of rounds. ``track`` names experiment trackers
+    (``"tensorboard"``, ``"mlflow"``, ``"wandb"``), which write to ``track_dir`` (default: the
+    folder ``track`` of the run).
     """
     given = data if isinstance(data, Interactions | Split) else load(data)
     spec = _spec(method, given, protocol, seeds, ldp, settings, k)
@@ -82,8 +83,8 @@ def run_tracked(
     track_dir: Path | None = None,
     **options: Any,
 ) -> Run:
-    """Train a run as `runs.run` does and tell experiment trackers about it: settings, a line per
-    round, final metrics, and the HTML report as an artifact."""
+    """Train a run as `runs.run` does and log it to experiment trackers: settings, the metrics of
+    each round, final metrics, and the HTML report as an artifact."""
     with Tracking(track, out, track_dir, spec) as tracking:
         finished = runs.run(spec, data, out=out, tracking=tracking, **options)
         if tracking.folder is not None:
@@ -112,7 +113,8 @@ def sweep(
     ``{"dim": [8, 16], "rounds": [20, 50]}``; other arguments are those of `unskew.fit`.
 
     Returns a `Sweep`: ``to_frame()`` has a row per combination, ``best`` is the run with the
-    highest validation NDCG@10, ``plot()`` draws them. With ``out``, every run has a folder below.
+    highest validation NDCG@10, ``plot()`` draws all runs. With ``out``, every run is saved in a
+    subfolder of this folder.
     """
     given = data if isinstance(data, Interactions | Split) else load(data)
     spec = _spec(method, given, protocol, seeds, ldp, settings, k)
@@ -123,7 +125,7 @@ def sweep(
 
 
 def compare(*compared: Run | str | Path, metric: str = "ndcg@10") -> Comparison:
-    """Compare runs with the first one by paired tests over users: `Run` objects or folders.
+    """Compare runs (`Run` objects or their folders) with the first one by paired tests over users.
 
     Returns a `Comparison`, which a notebook shows as a table, with ``to_frame()``,
     ``to_markdown()`` and ``to_latex()``. The methods' code and the training data are not needed.
@@ -132,7 +134,7 @@ def compare(*compared: Run | str | Path, metric: str = "ndcg@10") -> Comparison:
 
 
 def list_methods() -> dict[str, str]:
-    """Names of all methods, those of installed packages included, each with its summary."""
+    """Names of all methods with their summaries, including methods that installed packages add."""
     return {method["name"]: method["summary"] for method in describe_methods()}
 
 
@@ -140,8 +142,9 @@ def open_run(folder: str | Path, *, method: Any = None) -> Run:
     """Open a finished run that was saved in a folder: the same object that `unskew.fit` returns.
     Models are loaded when they are needed; the training data is not.
 
-    ``method`` is the class of a run whose method neither this package nor an installed one has,
-    for example one made in a notebook: a folder never chooses code to run.
+    ``method`` is the class of the run's method. It is needed if neither this package nor an
+    installed one has the method, for example if its class was made in a notebook, because a saved
+    run alone never decides which code is imported.
     """
     return runs.open_run(Path(folder), method)
 
@@ -154,11 +157,11 @@ def split_from_frames(
     protocol: str | EvaluationProtocol = "leak-free",
     **options: Any,
 ) -> Split:
-    """A split of your own from three tables: frames, files, or lists of tuples.
+    """Make a `Split` from your training, validation and test tables (frames, files, tuples).
 
     ``protocol`` says which negatives training may draw and what is ranked. ``options`` are those of
-    `unskew.load_split`: ``columns``, ``items``, ``name``, ``skip_bad_rows`` ... A pair in two
-    tables and a held-out item that is not in training are errors.
+    `unskew.load_split`: ``columns``, ``items``, ``name``, ``skip_bad_rows`` ... A (user,
+    item) pair in two tables is an error, and so is a held-out item that is not in training.
     """
     return prepare(load_split(train, validation, test, **options), protocol)
 
@@ -189,7 +192,7 @@ def _spec(
 
 
 def _protocol_fields(protocol: str | EvaluationProtocol) -> dict[str, Any]:
-    """The fields of ``RunSpec`` that say which protocol a run has."""
+    """Fields of ``RunSpec`` for a protocol: its name, and its rules if it is a custom protocol."""
     if isinstance(protocol, str) or PROTOCOLS.get(protocol.name) == protocol:
         return {"protocol": protocol if isinstance(protocol, str) else protocol.name}
     if protocol.name in PROTOCOLS:
@@ -200,7 +203,7 @@ def _protocol_fields(protocol: str | EvaluationProtocol) -> dict[str, Any]:
 
 @contextmanager
 def _threads(threads: int | None) -> Iterator[None]:
-    """Use so many threads within the block; None: as before."""
+    """Set the number of threads of compiled code within a ``with`` block; None changes nothing."""
     before = get_threads()
     if threads is not None:
         set_threads(threads)
@@ -213,7 +216,7 @@ def _threads(threads: int | None) -> Iterator[None]:
 
 @contextmanager
 def _progress(shown: bool, label: str, n_seeds: int) -> Iterator[OnRound | None]:
-    """A callback that shows progress, as a bar on a terminal or as lines; None if not wanted."""
+    """Yield a callback that shows training progress as a bar or as lines; None unless ``shown``."""
     if not shown:
         yield None
         return
@@ -224,7 +227,7 @@ def _progress(shown: bool, label: str, n_seeds: int) -> Iterator[OnRound | None]
 
 
 def _both(first: OnRound | None, second: OnRound | None) -> OnRound | None:
-    """One callback that calls both."""
+    """Combine two optional callbacks into one that calls both; None if there is neither."""
     wanted = [callback for callback in (first, second) if callback is not None]
 
     def call(seed: int, row: dict[str, Any], rounds: int) -> None:

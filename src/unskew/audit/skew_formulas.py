@@ -55,8 +55,9 @@ class BoundTerms(NamedTuple):
 
 
 class History:
-    """A client's bound terms by round, and its accumulated skew: sums over rounds of the true,
-    first-order and remaining skew times the negative learning rate (Eq. 20)."""
+    """A client's rounds so far: the terms of Lemma 3.3's bound on its skew, and three sums over
+    rounds, times the negative learning rate: the gradient's true skew, the skew by the first-order
+    formula, and the skew left after calibration."""
 
     def __init__(self, dim: int) -> None:
         self.rounds: list[BoundTerms] = []

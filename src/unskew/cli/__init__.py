@@ -1,4 +1,4 @@
-"""The command line. An error of the user prints one sentence and sets a non-zero exit code."""
+"""The command line. An expected error prints one sentence and sets a non-zero exit code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ the C library raises this limit to the largest block freed so far, which fragmen
 def share_one_heap() -> None:
     """Make all threads allocate from one heap; call it before threads start.
 
-    The GNU C library gives each thread a heap of its own, and no thread reuses what another has
-    freed. GPFedRec on ML-1M, the largest case, needs 3.6 GB with these settings and 4.1 GB
-    without. On other systems this does nothing.
+    The GNU C library gives each thread a separate heap, and no thread reuses memory that another
+    thread has freed. GPFedRec on ML-1M, the largest case, needs 3.6 GB with these allocator
+    settings and 4.1 GB without. On systems with another C library, this function does nothing.
     """
     try:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
@@ -72,7 +72,7 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
-        # A file or folder that cannot be used, wherever it was met.
+        # A file or folder that cannot be read or written.
         where = "" if error.filename is None else f"{error.filename}: "
         reason = error.strerror or str(error)
         stderr.print(f"unskew: {where}{reason}; check the path and its permissions.")

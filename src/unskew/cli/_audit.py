@@ -136,7 +136,8 @@ def _method_name(target: str | None, method: str | None) -> str:
 def _find_row(
     rows: Path | None, command: str, audit: Callable[[], dict[str, Any]], again: bool = False
 ) -> dict[str, Any]:
-    """The saved result of ``command``; if none, or ``again``, run the audit and save its result."""
+    """Return the result that is saved in the file ``rows`` for ``command``. If there is none, or if
+    ``again`` is true, run the audit and save its result."""
     for row in [] if rows is None or again else read_rows(rows):
         if row["command"] == command:
             return row

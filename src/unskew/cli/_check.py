@@ -50,8 +50,9 @@ def check(
 
 
 def _check_bounds(method: str, pairs: list[str]) -> list[Finding]:
-    """Run the checks in a process whose kernels check every index. Their machine code is cached in
-    a folder of its own, because numba does not tell it from the ordinary one."""
+    """Run the checks in a separate process, whose compiled code checks every array index. The
+    process has a separate cache folder, because numba's cache does not distinguish compiled code
+    with index checks from code without them."""
     cache = os.environ.get("NUMBA_CACHE_DIR") or Path.home() / ".cache" / "unskew"
     variables = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(Path(cache, "bounds"))}
     command = [sys.executable, "-m", "unskew", "check", method, "--json"]

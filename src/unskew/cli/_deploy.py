@@ -1,5 +1,5 @@
 """``unskew deploy``: keys, node data, the Flower app, and a demo on loopback; ``unskew device``:
-status, recommendations and metrics from a device's own state, offline."""
+status, recommendations and metrics from the state saved on a device, without the server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _METHODS = ("pfedclr", "fedrefit")
 _MARKER = "flower-demo.txt"
 """Name of a file that marks a folder as written by the demo."""
 _OUTPUTS = ("keys", "flwr", "superlink.*", "node-?.log", *(f"{name}-*-users" for name in _METHODS))
-"""Patterns of the files that the demo writes, and deletes when it is run again."""
+"""Patterns of the files that the demo writes. The next demo deletes them first."""
 
 
 @app.command()
@@ -188,7 +188,8 @@ def _compare(
     seed: int,
     console: Console,
 ) -> dict[str, Any]:
-    """Train a method on Flower and in the simulator; returns how much the server models differ."""
+    """Train a method on Flower and in the simulator. Returns a dict with the relative difference
+    of the two server models."""
     from unskew.deploy.server import read_model
     from unskew.deploy.task import write_app
 
@@ -250,7 +251,7 @@ def _watch(network: Loopback, run_id: str, server: Path, title: str, console: Co
 @contextmanager
 def _best_device(state: Path, data: Path | None, method: str | None) -> Iterator[Device]:
     """Lock a device's state folder and open the device with the model of its best round. ``method``
-    names the class of a method that no installed package announces."""
+    is ``package.module:Class``, needed if no installed package registers the method."""
     if method is not None:
         admit_method(method)
     if not state.is_dir():  # the lock would create it

@@ -54,6 +54,7 @@ ItemFeatures = Annotated[
     str | None, Option(help="Table of items and their features, for methods that need them.")
 ]
 K = Annotated[int, Option("-k", help="How many items to recommend.", min=1)]
+"""The option ``-k`` of commands that recommend items."""
 Rows = Annotated[Path | None, Option(help="JSON lines to add the rows to.")]
 LdpNoise = Annotated[
     float | None, Option(help="Noise on every upload: the paper's lambda.", min=0.0)
@@ -124,12 +125,13 @@ def run_spec(context: Context, **replaced: Any) -> RunSpec:
 
 
 def method_option(spec: RunSpec) -> list[str]:
-    """Arguments that name the method of a run again, if no name of a known method does."""
+    """Arguments ``--method package.module:Class`` for a suggested command. Empty if the run's
+    method has a registered name."""
     return ["--method", spec.method] if ":" in spec.method else []
 
 
 def ldp_options(context: Context) -> dict[str, Any]:
-    """The ``--ldp-...`` options that were given, named as the fields of ``LocalPrivacy``."""
+    """The given ``--ldp-...`` options (local differential privacy) by field of ``LocalPrivacy``."""
     given = {key: value for key, value in context.params.items() if value is not None}
     return {key[4:]: value for key, value in given.items() if key.startswith("ldp_")}
 

@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from unskew.types import Interactions
 
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
-"""Options of rich's console that print text as it is, also ``[/x]`` and ``:cat:``."""
+"""Options of rich's console that print text unchanged, even ``[/x]`` and ``:cat:``."""
 _COMMANDS = (
     "audit|check|compare|data|demo|deploy|device|methods|recommend|report|reproduce|resume|run|tune"
 )
-"""Commands that a hint may name."""
+"""Regular expression of the subcommands of ``unskew`` that printed hints may contain."""
 
 
 def program() -> str:
-    """What to type to start this command again: ``unskew`` if it is on the PATH, otherwise its
-    path or ``python -m unskew``, as in a clone whose environment is not activated."""
+    """How ``unskew`` is started in this shell, for commands in hints: ``unskew`` if it is on the
+    PATH, otherwise its path or ``python -m unskew``."""
     started = Path(sys.argv[0])
     on_path = shutil.which("unskew")
     if started.name == "__main__.py":  # python -m unskew
@@ -54,13 +54,14 @@ def program() -> str:
 
 
 def _shown(path: Path) -> str:
-    """A path as one would type it here."""
+    """A path as a shell argument: quoted, and relative if it is below the current folder."""
     here = Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 class _HintConsole(Console):
-    """A console that names commands in hints, such as ``unskew resume``, as they work here."""
+    """A console that prints commands such as ``unskew resume`` in a form that this shell finds, for
+    example as ``python -m unskew resume``."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         name = program()
@@ -125,7 +126,7 @@ def print_table(
         is_figure = re.compile(r"\d|[-+<–≥]|$").match
         figures = [i > 0 and all(map(is_figure, texts[1:])) for i, texts in enumerate(cells)]
         widths = [max(map(cell_len, texts)) for texts in cells]
-        while sum(widths) > room:  # narrow the widest column of words first, then of figures
+        while sum(widths) > room:  # narrow the widest column of words first, then of numbers
             left = [i for i, width in enumerate(widths) if width > longest_word[i]]
             widths[max(left, key=lambda i: (not figures[i], widths[i]))] -= 1
         for column, figure, width in zip(columns, figures, widths, strict=True):
@@ -167,7 +168,7 @@ class _ProgressLine(Progress):
         self._line = self.add_task("", total=None, visible=False, figures="")
 
     def _is_quiet(self) -> bool:
-        """True if no line was printed for ``MAX_QUIET_SECONDS``."""
+        """True if no progress line was printed for more than ``MAX_QUIET_SECONDS``."""
         return time.monotonic() - self._printed_at > MAX_QUIET_SECONDS
 
     def _print(self, line: str) -> None:

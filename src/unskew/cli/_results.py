@@ -155,7 +155,8 @@ def report(
 def write_report(
     folders: Sequence[Path], out: Path, client: str | None = None, closely: bool = True
 ) -> None:
-    """Write the HTML report on runs; ``closely`` adds one user's history and recommendations."""
+    """Write the HTML report on runs. If ``closely``, the report shows history and recommendations
+    of one user: ``client``, or one with a median number of training items."""
     runs = [FinishedRun(read_result(folder), _curves(folder)) for folder in folders]
     extras = Extras(published_figures(runs), _client(folders, runs, client) if closely else None)
     write_text(out, render(runs, extras=extras))
@@ -170,7 +171,7 @@ def _client(
     folders: Sequence[Path], runs: Sequence[FinishedRun], wanted: str | None
 ) -> Client | None:
     """History and recommendations of one user for the report, from all runs on the same data set:
-    user ``wanted``, or one with a median number of training items. None without a saved model."""
+    user ``wanted``, or one with a median number of training items. None if no model is saved."""
     # Protocols hold out different items; the history shown is that of a leak-free run, if any.
     order = sorted(range(len(runs)), key=lambda at: runs[at].result.protocol == "paper")
     views: dict[int, ClientView] = {}

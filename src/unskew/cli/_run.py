@@ -39,7 +39,8 @@ DEMO_RUNS = (
     ("fedrefit", "leak-free"),
     ("popularity", "leak-free"),
 )
-"""Method and evaluation protocol of each run of the demo; only ``paper`` leaks held-out items."""
+"""Method and evaluation protocol of each run of the demo. Only the protocol ``paper`` lets
+training learn which items are held out."""
 _METHODS_WITH_OWN_ROUNDS = ("fedrefit", "popularity")
 """Methods that keep their default number of rounds in the demo, whatever ``--rounds`` says."""
 
@@ -110,8 +111,9 @@ def run_with_progress(
     resume: bool = False,
     **tracked: Any,
 ) -> Run:
-    """Train as ``spec`` says; shows progress, how to resume, and a warning if training diverged.
-    ``tracked`` are the options ``track`` and ``track_dir``."""
+    """Train the run that ``spec`` describes. Shows progress, a warning if training diverged, and
+    after an interruption the command that resumes. ``tracked`` are the options ``track`` and
+    ``track_dir`` for experiment trackers."""
     set_threads(threads)
     interactions = load_data(spec, data_dir)
     label = f"{short_name(spec.method)} on {Path(spec.data).name}, {spec.protocol}"
@@ -160,7 +162,8 @@ def _show(finished: Run, json: bool) -> None:
 
 
 def print_figures(results: list[Result]) -> None:
-    """Print metrics of runs after the best and the last round, and with 99 sampled candidates."""
+    """Print a table of HR@10 and NDCG@10 of runs, after the best round and after the last. Runs
+    that rank all items also have a line with the metrics among 99 sampled candidates."""
     rows = []
     for result in results:
         best = f"best round {','.join(map(str, sorted(set(result.best_rounds))))}"

@@ -1,4 +1,4 @@
-"""``unskew tune``: search the settings of a method on validation, with a chart of the search."""
+"""``unskew tune``: find the settings of a method with the best validation metric; draw a chart."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _save(folder: Path, search: Search, every: list[Trial]) -> None:
 
 
 def search_chart(search: Search, trials: Sequence[Trial]) -> Chart:
-    """Chart of validation NDCG@10 by trial, with the best so far, and by each searched setting."""
+    """Chart of the trials' validation NDCG@10, by trial number and by each searched setting."""
     done = [trial for trial in trials if trial.value is not None]
     spec, best, values = search.spec, best_trial(done), [trial.value or 0.0 for trial in done]
 

@@ -1,4 +1,4 @@
-"""Data: read interactions by name or from any file, download published data sets, count them.
+"""Data: read interactions by name or from any file, download data sets, compute statistics.
 
 >>> from unskew import data
 >>> interactions = data.load("demo")
@@ -104,12 +104,12 @@ def load(
     any. ``columns`` says which column is the ``user``, ``item``, ``rating`` and ``timestamp`` where
     their names are unusual (None: the column is not used).
 
-    Labels become text: user 42 and user "42" are the same. Any problem is an `UnskewError` that
-    names the line, unless ``skip_bad_rows`` drops such rows and counts them in
-    ``Interactions.notes``. ``min_user_rows`` replaces the data set's own minimum of rows per user
-    (for your own data 1: everybody takes part). ``item_features`` is a file or frame with a column
-    of items and columns of numbers, for methods that need them. ``name`` is what results call your
-    data.
+    Labels become text: user 42 and user "42" are the same. A bad row raises an `UnskewError` that
+    names its line, unless ``skip_bad_rows`` drops such rows and counts them in
+    ``Interactions.notes``. Users with fewer than ``min_user_rows`` rows are left out; the default
+    is a property of a data set known by name, and 1 for other data. ``item_features`` is a file or
+    frame with a column of items and columns of numbers, for methods that need item features.
+    ``name`` is the name of your data in results.
     """
     if min_user_rows is not None and min_user_rows < 1:
         raise UnskewError(f"min_user_rows is {min_user_rows}; it must be at least 1")
@@ -132,14 +132,15 @@ def load(
 
 
 def with_titles(interactions: Interactions, titles: str | os.PathLike[str]) -> Interactions:
-    """Return the interactions with the item titles in a file."""
+    """Return the interactions with item titles read from a file."""
     return add_titles(interactions, read_titles(Path(titles)))
 
 
 def _load_own(
     data: Any, name: str | None, columns: Mapping[str, str | None] | None, rules: Rules
 ) -> Interactions:
-    """Read a file, the files of a split in a folder, or an object in memory."""
+    """Read data other than a data set known by name: a file, a folder with the files of a split,
+    or an object in memory."""
     if not isinstance(data, str | os.PathLike):
         name = name or "data"
         return to_interactions(table_from_memory(data, name), name, columns, rules)
@@ -196,7 +197,8 @@ def info(interactions: Interactions) -> Statistics:
 
 
 def check_source(given: str | os.PathLike[str]) -> None:
-    """Raise an error unless ``given`` names a known data set or an existing file; reads nothing."""
+    """Raise an error unless ``given`` is the name of a known data set or the path of a file or
+    folder that exists. The file is not read."""
     path = Path(os.path.expanduser(given))
     if (isinstance(given, str) and find_source(given)) or os.path.exists(path):
         return
@@ -212,7 +214,8 @@ def check_source(given: str | os.PathLike[str]) -> None:
 def _find_ratings(
     source: Source, data_dir: str | os.PathLike[str] | None, progress: Progress | None
 ) -> Path:
-    """Path of the ratings file in the user's data folder or in the cache; downloaded if missing."""
+    """Path of a data set's ratings file, below ``data_dir`` or in the cache; downloads it if it is
+    in neither."""
     own, cache = data_folder(data_dir, source.name), cache_folder(source.name)
     path = ratings_file(own, source) if own is not None else None
     if path is not None:
@@ -225,7 +228,8 @@ def _find_ratings(
 
 
 def _date_range(interactions: Interactions, keep: Bool) -> tuple[str | None, str | None]:
-    """ISO dates of the earliest and latest row where ``keep`` is true; None without real times."""
+    """ISO dates of the earliest and latest row where ``keep`` is true; None if the data has no real
+    timestamps."""
     if interactions.clock != "time" or interactions.timestamps is None or not keep.any():
         return None, None
     times = interactions.timestamps[keep]

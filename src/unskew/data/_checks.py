@@ -101,7 +101,7 @@ class Rules:
     skip_bad_rows: bool = False
     """Drop bad rows and count them; otherwise the first one is an error."""
     published: bool = False
-    """A data set known by name: any 64-bit timestamp is accepted."""
+    """True for a data set known by name, whose timestamps may be any 64-bit integers."""
     min_user_rows: int = 1
     """Users with fewer rows are left out when the rows are split."""
 
@@ -122,8 +122,8 @@ class Problems:
             self._counts["ragged line"] += 1
 
     def mark(self, rows: Bool, kind: str, describe: pl.Series | str) -> None:
-        """Mark rows as bad and count them in the notes as ``kind``.
-        ``describe`` is the error's text, or the column whose bad value the error quotes."""
+        """Mark rows as bad and count them under the problem ``kind``, such as "missing user".
+        ``describe`` is the error message, or the column whose bad value the message quotes."""
         fresh = rows & ~self.bad
         if not fresh.any():
             return

@@ -25,6 +25,7 @@ from unskew.data._rows import number_labels
 from unskew.types import Float64, Int64, Interactions, UInt64
 
 _N_USERS = 1_000
+"""Number of users of the film service."""
 _N_ITEMS = 1_500
 """Number of films."""
 _DIMENSIONS = 8
@@ -195,8 +196,8 @@ def _exp(x: Float64) -> Float64:
 
 
 def _bits(block: int, user: int, count: int) -> UInt64:
-    """Draw ``count`` random 64-bit integers from the stream numbered (``block``, ``user``): the
-    values that ``rng.value`` gives on ``rng.stream``, computed as one array."""
+    """Draw ``count`` random 64-bit integers as an array. ``block`` and ``user`` number the random
+    stream. The values are those of ``rng.value`` on the same ``rng.stream``."""
     jitted: Any = rng.mix
     mix: Callable[[UInt64], UInt64] = getattr(jitted, "py_func", jitted)
     golden = np.array([rng._GOLDEN])

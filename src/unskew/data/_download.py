@@ -108,7 +108,7 @@ def _download(url: str, folder: Path, source: Source, progress: Progress | None)
 
 def _receive(url: str, part: Path, progress: Progress | None) -> None:
     """Download ``url`` into the file ``part``: append missing bytes, or start over if the server
-    sends the whole file. The caller checks the result, so a mix of two versions is found."""
+    sends the whole file. The caller checks the SHA-256, which detects a mix of two versions."""
     done = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "unskew", "Accept-Encoding": "identity"}
     if done:

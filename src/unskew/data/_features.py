@@ -18,7 +18,7 @@ from unskew.types import Interactions, UnskewError
 
 def with_item_features(interactions: Interactions, features: Any) -> Interactions:
     """Return the interactions with item features, from a file or a frame with a column of item
-    labels; all its other columns are numbers. Items without a row get zeros, with a note."""
+    labels; all its other columns are numbers. Items without a row get zeros; a note counts them."""
     if isinstance(features, str | os.PathLike):
         table = read_table(Path(os.path.expanduser(features)))
     else:

@@ -1,7 +1,7 @@
 """Interactions that are already in memory: data frames, sparse matrices, lists of tuples.
 
-They become the same ``Table`` as a file, so the same checks apply. pandas is no dependency: its
-frames are read through their own methods, column by column.
+They become the same ``Table`` as a file, so the same checks apply. pandas is not a dependency: its
+frames are converted column by column through methods of the given object, without importing pandas.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from unskew.data._tables import Table
 from unskew.types import UnskewError
 
 _TUPLE_COLUMNS = ("user", "item", "rating", "timestamp")
-"""What the fields of a tuple are, in this order; the last two may be left out."""
+"""Columns that the fields of a tuple become, in this order; the last two are optional."""
 _NUMBER_KINDS = "biufM"
-"""NumPy's letters for types of columns that are taken over as they are: numbers and times."""
+"""NumPy's letters for the types of pandas columns that stay unchanged: numbers and times."""
 
 _NO_ORDER = "a matrix has no order in time; each user's items are taken in random order"
-"""Note about data from a matrix."""
+"""Note for users of the package who load data from a sparse matrix."""
 
 
 def table_from_memory(data: Any, name: str) -> Table:
-    """Convert a frame, a sparse matrix or a list of tuples; ``name`` is for error messages."""
+    """Convert a frame, a sparse matrix or a list of tuples to a ``Table`` of the name ``name``."""
     notes: tuple[str, ...] = ()
     module = type(data).__module__.partition(".")[0]
     if module == "scipy":
@@ -54,7 +54,7 @@ def _from_matrix(matrix: Any) -> pl.DataFrame:
     """A row for each stored entry of a SciPy matrix with users as rows and items as columns.
 
     A matrix has no order in time. Each user's entries are put into random order (always the same),
-    because the order of columns would hold out the same few items for everybody."""
+    because otherwise the items in the last columns would be held out for every user."""
     entries = matrix.tocoo()
     order = np.random.default_rng(0).permutation(len(entries.data))
     order = order[np.argsort(entries.row[order], kind="stable")]

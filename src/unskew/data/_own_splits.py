@@ -3,7 +3,8 @@
 A folder holds ``train``, ``validation`` and ``test`` files (CSV, Parquet ...; ``valid`` is
 understood too), or RecBole's ``name.train.inter``, ``name.valid.inter`` and ``name.test.inter``.
 Files ``users`` and ``items`` (RecBole: ``name.user``, ``name.item``) may list all users and items:
-they give the order of numbers, titles, and items that nobody has in training.
+their order fixes the numbers of users and items, and they may have titles and items that are not in
+training.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ _FILE_NAMES = {
     "users": ("users",),
     "items": ("items",),
 }
-"""Last part of a file's name without its ending, by what the file holds."""
+"""Recognised file names without ending, for each table of a split. A prefix such as ``ml-1m.`` may
+precede them."""
 _RECBOLE_ENDINGS = {".user": "users", ".item": "items"}
-"""Endings of RecBole's lists of users and items."""
+"""Endings of RecBole's lists of users and items, and the names of these tables here."""
 _RECBOLE_FILES = {
     "train": ".train.inter",
     "validation": ".valid.inter",
@@ -43,6 +45,7 @@ _RECBOLE_FILES = {
     "users": ".user",
     "items": ".item",
 }
+"""Endings of the files of a split in RecBole's format, after the name of the data set."""
 _RECBOLE_COLUMNS = {
     "user": "user_id:token",
     "item": "item_id:token",
@@ -50,6 +53,7 @@ _RECBOLE_COLUMNS = {
     "timestamp": "timestamp:float",
     "title": "title:token_seq",
 }
+"""Columns in the header of a file in RecBole's format (name and type), by our column names."""
 
 
 def load_split(
@@ -64,10 +68,11 @@ def load_split(
     skip_bad_rows: bool = False,
     min_user_rows: int | None = None,
 ) -> Interactions:
-    """Read a split of your own: each part is a file or anything in memory that `load` takes.
+    """Read data that you have split: each part is a file or anything in memory that `load` takes.
 
-    ``users`` and ``items`` may list all labels, in the order of their numbers. A held-out item that
-    is neither in training nor among ``items`` is an error, unless ``skip_bad_rows`` drops its rows.
+    ``users`` and ``items`` may list all labels, which are then numbered in this order. A held-out
+    item that is neither in training nor among ``items`` is an error, unless ``skip_bad_rows`` drops
+    its rows.
     """
     rules = Rules(skip_bad_rows=skip_bad_rows, min_user_rows=min_user_rows or 1)
     given = {"train": train, "validation": validation, "test": test}
@@ -116,7 +121,8 @@ def load_split(
 
 
 def find_split_files(folder: Path) -> dict[str, Path]:
-    """The files of a split in a folder: "train" and others by what they hold."""
+    """Find the files of a split in a folder. Keys of the result are "train", and those of
+    "validation", "test", "users" and "items" that exist."""
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         stem, _, ending = path.name.removesuffix(".gz").rpartition(".")
@@ -144,7 +150,7 @@ def write_split(
     frames: Mapping[str, pl.DataFrame], folder: Path, format: Format, name: str
 ) -> list[Path]:
     """Write the tables of a split ("train", "validation", "test", "users", "items") to a folder;
-    ``name`` is the data set's, for RecBole. Returns the files."""
+    names of RecBole's files begin with ``name``, the data set's name. Returns the files' paths."""
     written = []
     for what, frame in frames.items():
         path = folder / (f"{what}.{format}" if format != "recbole" else name + _RECBOLE_FILES[what])
@@ -184,7 +190,7 @@ def _read(rows: Any, part: str) -> Any:
 
 
 def _labels(given: Any, role: str) -> list[str]:
-    """The labels listed in a file, a frame or a list; empty if there is none."""
+    """Read labels from a file, a frame or a list. If ``given`` is None, the result is empty."""
     if given is None:
         return []
     if isinstance(given, list | tuple):
@@ -198,7 +204,8 @@ def _labels(given: Any, role: str) -> list[str]:
 
 
 def _number(labels: pl.Series, known: list[str]) -> tuple[Any, list[Any]]:
-    """Number labels: those in ``known`` by their place there, then others by first appearance."""
+    """Convert labels to numbers and return these with the list of labels by number. Labels in
+    ``known`` come first, in this order; other labels follow by first appearance."""
     listed = pl.Series(labels.name, known, dtype=pl.String)
     numbers, names = number_labels(pl.concat([listed, labels]))
     return numbers[len(known) :], names

@@ -1,8 +1,7 @@
 """Convert a table to interactions with numbered users and items, after checking every row.
 
 The first bad row raises an error or, with ``skip_bad_rows``, all bad rows are dropped and counted.
-Tables that a user brings are checked more strictly than published data sets: their dates must be
-plausible.
+Your tables are checked more strictly than published data sets: dates must be plausible.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ def to_interactions(
 
 
 def number_labels(labels: pl.Series) -> tuple[Int32, list[Any]]:
-    """Number labels in order of first appearance; returns each row's number, and the labels."""
+    """Number labels in order of first appearance. Returns the number of each row's label, and the
+    distinct labels by number."""
     names = labels.unique(maintain_order=True)
     numbers = pl.Series(np.arange(len(names), dtype=np.int32))
     numbered = labels.replace_strict(names, numbers, return_dtype=pl.Int32)
@@ -163,8 +163,8 @@ def _times_from_floats(
 
 
 def _mark_impossible_times(times: Int64, text: pl.Series, problems: Problems) -> None:
-    """Mark times before 1970 or after 2200. The unit is guessed from the column's median, so
-    milliseconds in a column of seconds are marked."""
+    """Mark rows with times before 1970 or after 2200 as bad. The unit is guessed from the column's
+    median, so milliseconds in a column of seconds are marked."""
     problems.mark(times < 0, "negative timestamp", text)
     if problems.bad.all():
         return
@@ -177,7 +177,8 @@ def _mark_impossible_times(times: Int64, text: pl.Series, problems: Problems) ->
 
 
 def _check_type(column: pl.Series, fits: bool, wanted: str, problems: Problems) -> None:
-    """Raise an error if a Parquet column has a wrong type; columns of text files always fit."""
+    """Raise an error unless ``fits``, that is if a column of a Parquet file or frame has a wrong
+    type. Columns of text files always fit."""
     if not fits:
         raise UnskewError(
             f"{problems.table.path}: column {column.name!r} has the type {column.dtype}; "

@@ -2,7 +2,8 @@
 
 The package contains none of these data. Sizes and SHA-256 of the publishers' archives were recorded
 by TensorFlow Datasets (MovieLens) and by several public experiment scripts that agree (Last.fm).
-None means that no record was found; the first download is then trusted and its SHA-256 recorded.
+A SHA-256 of None means that none was found; the first download is then trusted and its SHA-256
+recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _HETREC_PAPER = (
 )
 """Citation for the HetRec 2011 data sets."""
 _PLAIN_FILES = ("ratings.csv", "ratings.csv.gz")
-"""Ratings files with a header line, read in place of the publisher's own file if present."""
+"""Ratings files with a header line, read in place of the publisher's file if present."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ _COLUMNS = ("user", "item", "rating", "timestamp")
 
 
 def _movielens(name: str, ratings: TextFormat, titles: TextFormat, **about: Any) -> Source:
-    """Describe a MovieLens data set; ``about`` replaces fields that most of them have in common."""
+    """Make the ``Source`` of a MovieLens data set; ``about`` overrides MovieLens's usual fields."""
     edition = name.removeprefix("ml-")
     about = {
         "title": f"MovieLens {edition.upper()}",
@@ -177,7 +178,8 @@ def find_source(name: str) -> Source | None:
 
 
 def data_folder(data_dir: str | os.PathLike[str] | None, name: str) -> Path | None:
-    """Folder for the user's copy of a data set, below ``data_dir`` or else ``$UNSKEW_DATA``."""
+    """Folder for your copy of a data set, below ``data_dir`` or else ``$UNSKEW_DATA``; None if
+    neither is given."""
     root = data_dir if data_dir is not None else os.environ.get("UNSKEW_DATA")
     return Path(root).expanduser() / name if root else None
 
@@ -201,7 +203,7 @@ def read_source(
     skip_bad_rows: bool,
     min_user_rows: int | None,
 ) -> Interactions:
-    """Read a known data set from its ratings file, with item titles if their file is beside it."""
+    """Read a known data set from its ratings file, and item titles if the same folder has them."""
     rules = Rules(
         skip_bad_rows=skip_bad_rows,
         published=True,
@@ -257,7 +259,8 @@ def has_titles(path: Path) -> bool:
 
 
 def _read_titles_beside(folder: Path, source: Source) -> dict[str, str] | None:
-    """Item titles by label, from ``movies.csv`` or else the publisher's file; None if neither.
+    """Item titles by label, from ``movies.csv`` or else the publisher's file in a folder; None if
+    the folder has neither.
 
     In a publisher's file, label and title are the first two fields of every line. Bytes outside its
     encoding are replaced, because titles are only for display."""

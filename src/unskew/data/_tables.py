@@ -47,8 +47,8 @@ _RECBOLE_NAME = re.compile(r"(.+):(token|float|token_seq|float_seq)")
 @dataclass(frozen=True)
 class Table:
     """The rows of a file or frame. ``lines[n]`` is the line number (or the row number, in Parquet
-    files and frames) of row ``n``. ``path`` is what messages call the table. ``ragged`` lists the
-    lines left out because their number of fields is wrong, as (line number, fields)."""
+    files and frames) of row ``n``. ``path`` is the table's name in messages. ``ragged`` lists the
+    lines left out because their number of fields is wrong: (line number, number of fields)."""
 
     path: Path | str
     frame: pl.DataFrame
@@ -60,7 +60,7 @@ class Table:
 
     @property
     def header(self) -> str:
-        """Where the column names stand, for messages."""
+        """Place of the column names, for messages, such as ``ratings.csv, line 1``."""
         return f"{self.path}, line 1" if self.unit == "line" else str(self.path)
 
 
@@ -222,7 +222,8 @@ def _read_line_by_line(
 def _records(
     path: Path, body: str, separator: str, first_line: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the first line and the fields of every record, also of blank lines."""
+    """Yield the line number and the fields of every record, also of blank lines. A record with line
+    breaks in quotes has the number of its first line."""
     if separator not in _QUOTING_SEPARATORS or '"' not in body:
         yield from enumerate((line.split(separator) for line in body.split("\n")), first_line)
         return

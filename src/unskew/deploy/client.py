@@ -37,7 +37,7 @@ class NodeConfig(Settings):
     state: str = ""
     """The node's state folder."""
     method: str = ""
-    """``package.module:Class`` of the federation's method, if no installed package announces it.
+    """``package.module:Class`` of the federation's method, if no installed package registers it.
     The server's configuration alone never makes a node import code."""
     transform: str = ""
     """``module:function`` that changes every upload before it is sent."""
@@ -49,8 +49,8 @@ class NodeConfig(Settings):
     require_secure: bool = False
     """Refuse to send an unmasked upload."""
     shared_seed: bool = False
-    """Draw with the federation's seed. Runs are then repeatable, but the server can work out the
-    negatives that a device draws."""
+    """Use the federation's seed for random draws. Runs are then repeatable, but the server can work
+    out the negatives that a device draws."""
     step2_at_once: bool = True
     """Run Step 2 (training after the upload) at once in its own process, not at the next
     message."""
@@ -87,7 +87,8 @@ def train(message: Message, context: Context) -> Message:
 
 
 def evaluate(message: Message, context: Context) -> Message:
-    """Reply with the sum of each metric over the node's users, with their current models."""
+    """Reply with each metric's sum over the node's users, with their current models, and the number
+    of users in the sum."""
     sums: dict[str, int | float | list[int] | list[float]] = {}
     with _open_device(context) as device:
         for part in ("validation", "test"):
@@ -97,7 +98,8 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def choose(message: Message, context: Context) -> Message:
-    """Save the node's state as the best one, unless it trained after the round the server names."""
+    """Save the node's state as that of the best round, whose number the server sends, unless the
+    node has trained since that round."""
     with _open_device(context) as device:
         device.keep_as_best(int(str(message.content.config_records["best"]["best"])))
     return Message(RecordDict(), reply_to=message)
@@ -143,7 +145,7 @@ def _transform(config: NodeConfig, noise_key: int) -> Transform | None:
 
 def _start_step2(folder: Path, method: str = "") -> subprocess.Popen[bytes]:
     """Start a process for Step 2 (training after the upload); its errors go to ``step2.log``.
-    ``method`` is that of the node-config."""
+    ``method`` is the value of ``method`` in the node-config."""
     with owner_only(), (folder / "step2.log").open("ab") as log_file:
         return subprocess.Popen(
             [sys.executable, "-m", "unskew.deploy.device", str(folder), *filter(None, [method])],

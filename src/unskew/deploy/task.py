@@ -1,7 +1,7 @@
 """The settings of a deployed federation: Flower's run-config, and the app that contains it.
 
 The server and the nodes read the same run-config, so they build the same method. Values are
-numbers, booleans and strings, as Flower allows; the method's own settings are one string of
+numbers, booleans and strings, as Flower allows; the method's settings are one string of
 ``key=value`` pairs.
 """
 
@@ -46,7 +46,8 @@ from unskew.methods import admit_method
 
 admit_method({method!r})
 """
-"""The end of the server's module if its method is given as ``package.module:Class``."""
+"""Lines added to the app's server module if the method is given as ``package.module:Class``. They
+allow this class to be imported."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Task:
         return draw_cohort(self.seed, round, self.n_users, self.build().participation(round))
 
     def check_folder(self, folder: Path, saved: Mapping[str, Any]) -> None:
-        """Raise an error if a state folder, whose task is ``saved``, is of another federation."""
+        """Raise an error if the state in ``folder`` is of another federation. ``saved`` is the task
+        that the folder was created with; only the number of rounds may differ."""
         known = Task(**saved)
         if known._identity() != self._identity():
             raise UnskewError(
@@ -94,7 +96,7 @@ class RunConfig(Settings):
 
     method: str = "pfedclr"
     settings: str = ""
-    """The method's own settings: ``key=value`` pairs with spaces in between."""
+    """The method's settings: ``key=value`` pairs with spaces in between."""
     seed: int = 0
     users: int = setting(0, at_least=1)
     """Number of users of the whole federation."""
@@ -105,7 +107,7 @@ class RunConfig(Settings):
     min_nodes: int = setting(2, at_least=1)
     """Nodes that must be connected before a round starts."""
     wait_for_nodes: float = 600.0
-    """Seconds to wait for them before the run stops."""
+    """Seconds to wait for ``min_nodes`` nodes before the run stops."""
     round_timeout: float = setting(600.0, above=0)
     """Seconds a node has to reply."""
     evaluate_every: int = setting(0, at_least=-1)
@@ -122,7 +124,7 @@ class RunConfig(Settings):
     secure: bool = False
     """Whether nodes mask their uploads with SecAgg+."""
     secure_clip: float = setting(8.0, above=0)
-    """SecAgg+'s range for an entry of a node's sum divided by ``max_weight``."""
+    """Largest absolute value, in SecAgg+, of an entry of a node's sum divided by ``max_weight``."""
 
     @property
     def task(self) -> Task:

@@ -1,4 +1,4 @@
-"""Tables and charts as values, drawn as Markdown, LaTeX, HTML, SVG or matplotlib figures."""
+"""Tables and charts as data objects, drawn as Markdown, LaTeX, HTML, SVG or matplotlib figures."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Panel(NamedTuple):
     y_label: str
     series: tuple[Series, ...]
     right: Series | None = None
-    """Bars behind the lines, on an axis of their own at the right."""
+    """Bars behind the lines, with a separate vertical axis on the right."""
     names: tuple[str, ...] = ()
     """Labels of the whole numbers 0, 1, ... on the horizontal axis."""
     from_zero: bool = False
@@ -99,11 +99,11 @@ MAX_POINTS_ALL_MARKED = 16
 MAX_LABEL_WIDTH = 36
 """Maximum characters in a line of an axis label; longer labels are wrapped."""
 MAX_NOTE_WIDTH = 24
-"""Maximum characters of a point's note; longer notes are shortened."""
+"""Maximum characters of the note (short text) beside a point; longer notes are shortened."""
 MAX_SERIES_WITH_NOTES = 4
-"""Maximum number of series in a panel whose points have notes; more would overlap."""
+"""Panels with more series than this have no notes beside points, because notes would overlap."""
 MAX_VECTOR_POINTS = 500
-"""Clouds of more points are drawn as an image inside the SVG, which keeps the file small."""
+"""A series of more points is drawn as an image inside the SVG, which keeps the file small."""
 _POINT_AREAS = {"other": 8.0, "interacted": 16.0, "user": 160.0, "best": 120.0}
 """Areas of points in square pixels by the key of their series; 30 for other keys."""
 _INK, _GRID, _BACK = "#010203", "#040506", "#070809"
@@ -147,7 +147,7 @@ def _layout(chart: Chart) -> tuple[int, int, tuple[int, int]]:
     """Number of columns and rows of a chart's panels, and the chart's size in pixels."""
     across = min(chart.columns, len(chart.panels))
     down = -(-len(chart.panels) // across)
-    # Room above for the title and below for rows of three legend entries per column.
+    # Space above for the title and below for rows of three legend entries per column.
     entries = len({series.label for panel in chart.panels for series in panel.all_series})
     height = down * (PANEL_HEIGHT + 20) + 30 + 16 * -(-entries // (3 * across))
     return across, down, (across * PANEL_WIDTH + 20, height)
@@ -155,8 +155,9 @@ def _layout(chart: Chart) -> tuple[int, int, tuple[int, int]]:
 
 @contextmanager
 def _style(key: str, colours: Mapping[str, str], bare: bool) -> Iterator[None]:
-    """Matplotlib's settings for our charts, only while one is drawn. ``colours`` are those of text,
-    grid and background by placeholder; ``key`` makes ids within an SVG repeatable."""
+    """Use matplotlib's settings for this package's charts within a ``with`` block. ``colours`` maps
+    the placeholder colours of text, grid and background to the colours used. ``key`` makes ids
+    within an SVG repeatable."""
     from matplotlib import style
 
     inked = ("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
@@ -355,7 +356,8 @@ def figures_html(figures: Sequence[str]) -> str:
 
 
 def _values_table(panel: Panel) -> Table:
-    """A panel's values as a table: a row per x and a column per series, or a row per point."""
+    """A panel's values as a table: a row per x and a column per series if all series are lines,
+    else a row per point."""
     series = panel.all_series
     largest = max((abs(y) for one in series for y in one.y), default=0.0)
     places = ".4f" if largest < 10 else ".4g"
@@ -381,7 +383,8 @@ def _values_table(panel: Panel) -> Table:
 
 
 def _point_note(series: Series, at: int) -> str:
-    """The note of a point, or for a bubble its area as a percentage of the largest."""
+    """Text about a point in the table of values: its note, or for a bubble its area in percent of
+    the largest."""
     if series.sizes:
         return f"{series.sizes[at]:.0%} of the largest area"
     return series.notes[at] if series.notes else MISSING

@@ -54,7 +54,7 @@ _MARKERS = [marker for marker in _SHAPES if marker != "*"]
 
 
 class Style(NamedTuple):
-    """Style of a series: its colour, and the dash and marker that work without colour."""
+    """Style of a series in a chart: colour, and dash and marker to tell it apart without colour."""
 
     colour: str
     dash: str = ""
@@ -71,7 +71,8 @@ _FIXED = {
     "overhead": Style("#9aa0a8"),
     "best": Style("#b3261e", hollow=True),
 }
-"""Styles of series that are not methods: items and users, bars, and ``unskew tune``'s best."""
+"""Styles of series that are not methods: items and the user in embedding figures, bars
+(``overhead``), and the best trial of ``unskew tune``."""
 
 
 @cache

@@ -36,7 +36,7 @@ class Cell(NamedTuple):
     value: float | str | None = None
     """Sort key; a cell without one always sorts last."""
     note: str = ""
-    """Secondary figures, after the text in Markdown and below it in HTML."""
+    """Secondary values, such as a standard deviation: after the text in Markdown, below in HTML."""
     bold: bool = False
     tag: str = ""
     """A short warning label behind the text."""
@@ -57,7 +57,7 @@ class Cell(NamedTuple):
         published: float | None = None,
         bold: bool = False,
     ) -> Cell:
-        """Cell of a number with its standard deviation and, in brackets, the published value."""
+        """Cell of a number with its standard deviation and, in brackets, the value from a paper."""
         notes = [f"± {std:.{digits}f}"] if std is not None and value is not None else []
         notes += [f"({published:.{digits}f})"] if published is not None else []
         text = MISSING if value is None else f"{value:.{digits}f}"
@@ -109,7 +109,8 @@ class Table(NamedTuple):
         notes: Sequence[str] = (),
         caption: str = "",
     ) -> Table:
-        """Make a table of plain values. A column given by name is numeric if all its cells are."""
+        """Make a table of plain values. A column given only by its name is sorted as text if it is
+        the first one or contains text, else as numbers."""
         cells = tuple(tuple(_as_cell(value) for value in row) for row in rows)
         heads = tuple(
             column if isinstance(column, Column) else Column(column, _kind(cells, at))
@@ -135,8 +136,8 @@ def to_markdown(table: Table, heading: str = "###") -> str:
 
 
 def to_latex(table: Table, label: str = "") -> str:
-    r"""A table as LaTeX with the lines of the package booktabs; bold cells in ``\textbf``. The
-    title becomes the caption, and notes stand below it."""
+    r"""A table as LaTeX with the lines of the package booktabs; bold cells in ``\textbf``. Title
+    and notes become the caption."""
 
     def text(cell: Cell) -> str:
         words = _latex(cell.text)
@@ -179,7 +180,7 @@ _LATEX_SIGNS = {
     "…": r"\dots{}",
     MISSING: "--",
 }
-"""What LaTeX needs for signs that it reads as commands or that its fonts lack."""
+"""LaTeX code for characters that LaTeX reads as commands or that its fonts lack."""
 
 
 def _latex(text: str) -> str:

@@ -1,6 +1,7 @@
-"""Checks of what a method returns, made in the first round of every run and by ``unskew check``.
+"""Check the values that a method returns, in the first round of every run and in ``unskew check``.
 
-Each problem is one sentence that names the method, the step, the field, and the usual remedy.
+A problem is reported in one sentence that names the method, the function, the field and the usual
+remedy.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from numpy.typing import NDArray
 from unskew.types import Cohort, Float64, Rows, UnskewError, Upload
 
 STATE_TYPES = (np.float32, np.int32, np.int64)
-"""Types of the arrays that a state may have."""
+"""NumPy types that arrays in the state of the server or of clients may have."""
 
 
 class Contract:
-    """The checks of one method; ``step`` is the name of the function whose result is checked."""
+    """Checks the results of one method. Each check raises an UnskewError if it fails.
+    ``step`` is the name of the method's function whose result is checked."""
 
     def __init__(self, method: Any) -> None:
         self._name = getattr(method, "name", type(method).__name__)
 
     def state(self, step: str, what: str, state: Any, n_users: int | None = None) -> None:
-        """A state is a NamedTuple of finite arrays. A private state has the user axis first."""
+        """Check that a state is a NamedTuple of finite arrays and, for the private state of
+        ``n_users`` users, that the first axis of each array is the user."""
         if not hasattr(state, "_fields"):
             self._fail(
                 step,
@@ -50,7 +53,7 @@ class Contract:
                 self._rows(step, f"{what}.{name}", leaf)
 
     def losses(self, losses: Any, n_users: int) -> None:
-        """One finite loss per client."""
+        """Check that there is one finite loss per client."""
         if not isinstance(losses, np.ndarray) or losses.shape != (n_users,):
             shape = losses.shape if isinstance(losses, np.ndarray) else _kind(losses)
             self._fail(
@@ -59,7 +62,8 @@ class Contract:
         self._finite("local", "losses", losses)
 
     def upload(self, upload: Any, cohort: Cohort, download: Any) -> None:
-        """Changes of item rows, ascending, in range, finite; one dense part and weight a client."""
+        """Check that an upload has, for each client, changes of item rows (item numbers ascending
+        and in range), a dense vector and a weight, and that all values are finite."""
         n, step = len(cohort.users), "local"
         if not isinstance(upload, Upload):
             self._fail(step, f"returned an upload of type {_kind(upload)}", "return unskew.Upload")
@@ -97,20 +101,21 @@ class Contract:
         self._differences(upload, download)
 
     def scores(self, scores: Any) -> None:
-        """A finite float32 score for every user and item."""
+        """Check that scores are a matrix of finite float32 values, users x items."""
         self._array("score", "scores", scores, (np.float32,))
         if scores.ndim != 2:
             self._fail("score", f"returned shape {scores.shape}", "scores are users x items")
         self._finite("score", "scores", scores)
 
     def unchanged(self, step: str, before: Mapping[str, int], **inputs: Any) -> None:
-        """Inputs are values: a step that wants to change one copies it first."""
+        """Check that a function has not modified its inputs: their checksums equal ``before``."""
         for name, checksum in fingerprint(**inputs).items():
             if before[name] != checksum:
                 self._fail(step, f"changed its input {name}", "copy before you change")
 
     def _differences(self, upload: Upload, download: Any) -> None:
-        """Rows that are nearer to the downloaded rows than to zero are not differences."""
+        """Check that uploaded rows are differences from the downloaded rows. Rows that are nearer
+        to the downloaded ones than to zero are taken for the trained rows themselves."""
         values = upload.rows.values
         for name, table in zip(download._fields, download, strict=True):
             if not (isinstance(table, np.ndarray) and table.ndim == 2 and values.size):
@@ -171,7 +176,8 @@ class Contract:
 
 
 class CheckedMethod:
-    """A method whose every result is checked; everything else is passed on to the method."""
+    """Wraps a method and checks the states, uploads, losses and scores that it returns. All other
+    attributes are the method's."""
 
     def __init__(self, method: Any) -> None:
         self._method, self._contract = method, Contract(method)
@@ -238,7 +244,7 @@ class CheckedMethod:
 
 
 def fingerprint(**inputs: Any) -> dict[str, int]:
-    """A checksum of every array in some inputs, by name."""
+    """CRC-32 checksums of the arrays in the arguments, by dotted name such as ``private.items``."""
     return {
         name: zlib.crc32(np.ascontiguousarray(array).tobytes())
         for name, array in _arrays("", inputs)

@@ -162,7 +162,8 @@ class Federation:
         return draw_cohort(self.seed, round, self.split.n_users, self.method.participation(round))
 
     def cohort(self, users: Int64, round: int) -> Cohort:
-        """``users`` with their training items and the items never drawn as their negatives."""
+        """The data for training ``users`` in a round: training items, items never drawn as
+        negatives and, if the method needs them, ratings and timestamps."""
         split = self.split
         cohort = Cohort(
             users,
@@ -182,7 +183,8 @@ class Federation:
         return cohort
 
     def _needed(self, name: str, values: Any) -> Any:
-        """The data that the method asks for; raises an UnskewError if the source has none."""
+        """Return ``values``: ratings, timestamps or item features, as ``name`` says. Raises an
+        UnskewError if they are None, because the method needs them."""
         if values is None:
             what = name.replace("_", " ")
             raise UnskewError(
@@ -221,7 +223,7 @@ class Federation:
                 total = add_uploads(total or empty_sum(self.split.n_items, upload), upload)
             else:
                 each.append((chunk, upload))
-            # Stored by this thread alone: memory that one thread frees does not serve another.
+            # Stored by this thread only: memory freed by one thread is not reused by another.
             devices.put(chunk, private, state.round)
             losses.append(chunk_losses)
             bytes_up += upload.nbytes
@@ -273,7 +275,8 @@ def batches(users: Int64, size: int = MAX_CHUNK_CLIENTS) -> Iterator[Int64]:
 
 
 def concatenate_uploads(each: list[tuple[Int64, Upload]]) -> Uploads:
-    """Concatenate the uploads of all chunks. Empties the list ``each``, to save memory."""
+    """Concatenate the uploads in ``each``, a (users, upload) pair per chunk. Empties the list, to
+    save memory."""
     first = each[0][1]
     indptr = indptr_from_counts(np.concatenate([np.diff(one.rows.indptr) for _, one in each]))
     items = np.empty(indptr[-1], np.int32)

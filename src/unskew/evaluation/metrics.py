@@ -26,8 +26,8 @@ CUTOFFS = (5, 10, 20, 50)
 MAIN_CUTOFF = 10
 """Cutoff that is always computed, because NDCG@10 chooses the best round."""
 OwnMetric = Callable[[Int32, Sequence[str]], float]
-"""A metric of your own: from the ranks (1 is best) of one user's held-out items, and the items'
-labels in the same order, to a number. Called for users with held-out items only."""
+"""Type of a custom metric: a function that gets the ranks (1 is best) of one user's held-out items
+and their labels in the same order, and returns a number. Called only if the user has such items."""
 
 
 def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[str, Float64]:
@@ -68,7 +68,8 @@ def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[s
 def own_metrics(
     metrics: Mapping[str, OwnMetric], ranks: Int32, held_out: Ragged, item_ids: Sequence[str]
 ) -> dict[str, Float64]:
-    """Values of a user's own metrics, one per user; ``ranks`` belong to ``held_out``'s items."""
+    """Values of custom metrics by name, one per user in the data; NaN for users with nothing held
+    out. ``ranks`` are the ranks of the items in ``held_out``, in the same order."""
     values = {}
     for name, metric in metrics.items():
         values[name] = np.full(len(held_out.indptr) - 1, np.nan)

@@ -2,7 +2,7 @@
 
 ``paper``
     The usual evaluation in this line of research. Repeated (user, item) rows are kept. Training
-    never draws a held-out item as a negative, but may draw the 99 candidates it is ranked against.
+    never draws a held-out item as a negative, but may draw the 99 items that it is ranked against.
     So training can learn which item is held out; use results only to compare with the literature.
 ``leak-free``
     The default. Repeated rows are removed, training sees only the training items, and held-out
@@ -89,11 +89,11 @@ PROTOCOLS: dict[str, EvaluationProtocol] = {
         EvaluationProtocol("ratio", True, "ratio", "training", rank_all=True),
     )
 }
-"""The evaluation protocols by name."""
+"""The built-in evaluation protocols by name."""
 
 
 _CUTS = {"leave-one-out": leave_one_out, "time": cut_time, "ratio": cut_ratio}
-"""The rule of each kind of split."""
+"""Function that splits the rows, by kind of split."""
 
 
 class _Division(NamedTuple):
@@ -111,7 +111,8 @@ def prepare(
     protocol: str | EvaluationProtocol = "leak-free",
     seed: int = 0,
 ) -> Split:
-    """Split interactions into training, validation and test; ``seed`` draws the candidates only."""
+    """Split interactions into training, validation and test. ``seed`` affects only the random draw
+    of ranked candidates."""
     rules, notes = find_protocol(protocol), list(interactions.notes)
     kept, rows, trains = _divide(interactions, rules, notes)
     users = (np.cumsum(trains) - 1)[kept.users]
@@ -213,8 +214,9 @@ def _divide(interactions: Interactions, rules: EvaluationProtocol, notes: list[s
 def _draw_candidates(known: Ragged, n_items: int, seed: int, drawn: Int32) -> None:
     """Fill each user's row of ``drawn`` with random distinct items that are not in ``known``.
 
-    A user's draw depends only on the seed, the user's number and the user's list. A user with too
-    few eligible items gets all of them in ascending order; the remaining entries are not changed.
+    A user's draw depends only on the seed, the user's number and the user's items in ``known``. If
+    a user has too few other items, all of them are drawn, in ascending order, and the remaining
+    entries of the row are not changed.
     """
     n_users, count = drawn.shape
     taken_by = np.full(n_items, -1, np.int64)

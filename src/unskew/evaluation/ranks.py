@@ -9,8 +9,8 @@ Ties
 
 Candidates
     *All*: every item that is neither one of the user's training items nor, when testing, one of
-    its validation items. *Sampled*: the user's fixed candidates. The held-out items themselves
-    are always ranked, even where the ``paper`` protocol left the same pair in training.
+    the user's validation items. *Sampled*: the user's fixed candidates. The held-out items
+    themselves are always ranked, even where the ``paper`` protocol left the same pair in training.
 """
 
 from __future__ import annotations
@@ -93,9 +93,11 @@ def _items_of(lists: Ragged, user: int) -> Int32:
 
 @jit
 def _exclude(items: Int32, row: int, excluded_in: Int64, rivals: Float32) -> int:
-    """Set the scores of ``items`` in ``rivals`` to NaN; returns how many were not excluded before.
+    """Set the scores of ``items`` in ``rivals`` to NaN, so that they are no candidates of one user.
+    Returns how many of them had not been excluded for this user before.
 
-    ``excluded_in`` has, for each item, the last row of scores (one per user) that excluded it.
+    ``row`` is the number of the user's row of scores. ``excluded_in`` has, for each item, the last
+    row for which the item was excluded.
     """
     count = 0
     for item in items:
@@ -203,7 +205,8 @@ def _best_items(scores: Float32, users: Int64, seen: Ragged, hidden: Ragged, bes
 
 @jit
 def _insert(score: np.float32, item: int, kept: Float32, chosen: Int32, place: int) -> None:
-    """Insert an item into a list sorted by score, behind equal scores; entry ``place`` is lost."""
+    """Insert an item into a list sorted by score, behind items of equal score. The entry at index
+    ``place``, the end of the list, is overwritten."""
     while place > 0 and kept[place - 1] < score:
         kept[place] = kept[place - 1]
         chosen[place] = chosen[place - 1]

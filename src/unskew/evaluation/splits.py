@@ -16,7 +16,7 @@ PARTS = ("train", "validation", "test")
 
 
 class Shares(Protocol):
-    """The shares of rows that a protocol holds out."""
+    """The shares of rows that a protocol holds out for validation and for testing."""
 
     @property
     def validation_share(self) -> float: ...
@@ -26,7 +26,7 @@ class Shares(Protocol):
 
 
 class Masks(NamedTuple):
-    """Three masks over rows."""
+    """Boolean masks that say which rows are for training, for validation and for testing."""
 
     train: Bool
     validation: Bool
@@ -49,9 +49,11 @@ def leave_one_out(kept: Interactions, clock: Int64, shares: Shares, notes: list[
 
 
 def cut_ratio(kept: Interactions, clock: Int64, shares: Shares, notes: list[str]) -> Masks:
-    """Test on the latest rows of each user, validate on those before, train on the rest, by the
-    given shares of the user's rows, rounded, but at least one row for each part. Users with too few
-    rows for that only train. Of rows with equal times, the first in the file counts as the later.
+    """Test on the latest rows of each user, validate on those before, train on all earlier rows.
+
+    ``shares`` are the shares of each user's rows to hold out. Numbers of rows are rounded, but each
+    part gets at least one row. Users with too few rows for that only train. Of rows with equal
+    times, the one that comes first in the file counts as the later one.
     """
     per_user = np.bincount(kept.users, minlength=len(kept.user_ids))
     enough = _can_be_evaluated(per_user, notes)
@@ -69,7 +71,7 @@ def cut_ratio(kept: Interactions, clock: Int64, shares: Shares, notes: list[str]
 
 
 def use_given(kept: Interactions, clock: Int64, shares: Shares, notes: list[str]) -> Masks:
-    """Split as the data says (``Interactions.parts``)."""
+    """Use the split that comes with the data (``Interactions.parts``)."""
     parts = np.asarray(kept.parts)
     masks = Masks(parts == 0, parts == 1, parts == 2)
     gone = len(kept.user_ids) - len(np.unique(kept.users[masks.train]))
@@ -78,7 +80,7 @@ def use_given(kept: Interactions, clock: Int64, shares: Shares, notes: list[str]
 
 
 def _can_be_evaluated(rows_per_user: Int64, notes: list[str]) -> Bool:
-    """Which users have enough rows to hold some out; notes how many have not."""
+    """Boolean mask of the users with enough rows to hold some out. A note counts other users."""
     enough: Bool = rows_per_user >= MIN_EVALUATED_ROWS
     add_note(
         notes,
@@ -119,8 +121,9 @@ def keep_rows(
 ) -> tuple[Interactions, Int64]:
     """Drop non-positive ratings, then repeated rows if ``deduplicate``, then users with few rows.
 
-    Returns the remaining rows in file order, with users and items numbered by first appearance (a
-    given split keeps its order), and the time of each row (its row number without times).
+    Returns the remaining rows in file order, with users and items numbered by first appearance (in
+    the order given if the data is already split), and the time of each row. Without timestamps,
+    the number of the row replaces the time.
     """
     users = interactions.users.astype(np.int64)
     items = interactions.items.astype(np.int64)
@@ -190,15 +193,15 @@ def _check_overlap(interactions: Interactions, rows: Int64) -> None:
 
 
 def _number_in_order(codes: Int64, n_codes: int) -> tuple[Int64, Int64]:
-    """Renumber codes as 0, 1, … in ascending order, leaving out those that do not occur. Returns as
-    ``_number_by_appearance``."""
+    """Renumber codes (user or item numbers) as 0, 1, … in ascending order, without gaps. Returns
+    the new number of each entry and the old code of each number."""
     old, fresh = np.unique(codes, return_inverse=True)
     return fresh, old
 
 
 def _number_by_appearance(codes: Int64, n_codes: int) -> tuple[Int64, Int64]:
-    """Renumber codes as 0, 1, … by first appearance. Returns the new number of each entry and the
-    old code of each number. ``n_codes`` is larger than every code."""
+    """Renumber codes (user or item numbers) as 0, 1, … by first appearance. Returns the new number
+    of each entry and the old code of each number. ``n_codes`` is larger than every code."""
     first = np.full(n_codes, len(codes), np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     present = np.flatnonzero(first < len(codes))

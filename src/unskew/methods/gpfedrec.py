@@ -51,8 +51,8 @@ class Server(NamedTuple):
 
 
 class Private(NamedTuple):
-    """State of a device: user number, user vector, network, and item table. ``factor`` interpolates
-    the two downloaded tables; rows of sampled items are stored as differences from the result."""
+    """State of a device: user number, user vector, scoring network, and item table: the table that
+    the server made for the user, moved by ``factor`` to the common one, plus the rows in ``Q``."""
 
     user: Int64
     p: Float32

@@ -1,9 +1,9 @@
-"""Find methods: those of this package, those that installed packages announce, and those that the
-user names.
+"""Find the class of a method by its name: methods of this package, methods that installed packages
+announce, and classes given by an import path.
 
 An installed package announces a method by an entry point of the group ``unskew.methods``. A path
-``package.module:Class`` is imported only if the user gives it on this call (:func:`admit_method`);
-a path read from a file never chooses code to run.
+``package.module:Class`` is imported only if the caller passes it to :func:`admit_method`; a path
+that is read from a file is never imported.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from unskew import settings as settings_module
 from unskew.types import CentralMethod, Method, UnskewError
 
 ENTRY_POINTS = "unskew.methods"
-"""The group of entry points by which packages announce methods."""
+"""Entry-point group by which installed Python packages announce their methods."""
 _own: dict[str, Any] = {}
 _admitted: dict[str, Any] = {}
 
 
 def register(*methods: Any) -> dict[str, Any]:
-    """Add methods of this package; returns all of them by name."""
+    """Register method classes of this package; returns all registered ones by name."""
     _own.update({method.name: method for method in methods})
     return _own
 
 
 def describe_methods() -> list[dict[str, str]]:
-    """Name, summary, aggregation, citation and package of this package's methods and of those that
-    installed packages announce. The summary of one that cannot be imported says why."""
+    """Name, summary, aggregation, citation and package of every method of this package and of
+    installed packages. If a method cannot be imported, its summary is the error message."""
     rows = []
     for name in dict.fromkeys([*_own, *_announced()]):
         package = "unskew" if name in _own else _package(_announced()[name])
@@ -51,10 +51,11 @@ def describe_methods() -> list[dict[str, str]]:
 
 
 def admit_method(method: Any, recorded: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Allow a method that the user gives: a name, ``package.module:Class``, a class, or an
-    instance. Returns the name to run it by and, for an instance, its settings.
+    """Allow a method that the caller has chosen to be run: a name, ``package.module:Class``, a
+    class, or an instance. Returns the name under which :func:`find_method` finds it and, for an
+    instance, its settings that differ from the defaults.
 
-    ``recorded`` is the name in a saved run that the method is given to open.
+    ``recorded`` is the method's name in a saved run that is to be opened with this method.
     """
     kind: Any
     settings: dict[str, Any] = {}
@@ -81,7 +82,8 @@ def admit_method(method: Any, recorded: str | None = None) -> tuple[str, dict[st
 
 
 def find_method(name: str) -> Any:
-    """The class of a method of this package, of an installed package, or admitted by the user."""
+    """The class of a method: one of this package, of an installed package, or one that was passed
+    to :func:`admit_method`."""
     if name in _own:
         return _own[name]
     if name in _admitted:
@@ -148,8 +150,8 @@ def _announced() -> dict[str, EntryPoint]:
 
 @cache
 def _entry_points(_: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Announced methods by name. Reading them takes long, so it is repeated only if ``sys.path``
-    has changed."""
+    """Entry points of the methods of installed packages, by name. Reading them is slow, so they are
+    cached until ``sys.path`` changes."""
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
@@ -168,7 +170,7 @@ def _load(entry: EntryPoint) -> Any:
 
 
 def _import(path: str) -> Any:
-    """Import what the user has named; the current folder is searched last."""
+    """Import the class ``package.module:Class``; the current folder is searched last."""
     module, _, name = path.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -186,8 +188,8 @@ def _import(path: str) -> Any:
 
 
 def _path_of(kind: Any) -> str:
-    """The import path of a class. One that no import finds, made by a function or in a notebook,
-    is named as a member of ``__main__``, with a number if the name is taken."""
+    """The path ``module:Class`` of a class. A class that cannot be imported, because a function or
+    a notebook has made it, gets a path in ``__main__``, with a number if that path is taken."""
     path = f"{kind.__module__}:{kind.__qualname__}"
     found: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
@@ -202,7 +204,7 @@ def _path_of(kind: Any) -> str:
 
 
 def _check_class(found: Any, name: str) -> Any:
-    """Return a class; raises one sentence if it is not a method."""
+    """Return ``found``; raises an UnskewError unless it is a class with all members of a method."""
     if hasattr(found, "named_parameters"):
         raise UnskewError(
             f"{name} is a PyTorch module and says nothing about what is shared; make a method of "

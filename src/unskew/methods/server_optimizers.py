@@ -1,7 +1,8 @@
-"""Server optimisers for methods whose server gets a sum of changes.
+"""Server optimisers for methods whose server gets the sum of the clients' parameter changes.
 
-Reddi et al., "Adaptive Federated Optimization", ICLR 2021. With D the weighted mean of the clients'
-changes, the server treats -D as a gradient:
+Reddi et al., "Adaptive Federated Optimization", ICLR 2021. D is the weighted mean of the clients'
+changes of a parameter x, and the server treats -D as the gradient. m and v are the first and second
+moment; rate, momentum, second and adaptivity are settings:
 
     fedavg    x <- x + rate D
     fedavgm   m <- momentum m + D                     x <- x + rate m
@@ -23,7 +24,7 @@ from unskew.types import Float32, Float64
 
 @dataclass(frozen=True)
 class ServerSettings(Settings):
-    """How the server applies the clients' mean change."""
+    """Settings of the optimiser by which the server applies the clients' mean change."""
 
     server_optimizer: Literal["fedavg", "fedavgm", "fedadam", "fedyogi"] = "fedavg"
     """How the server applies the clients' mean change."""
@@ -38,14 +39,16 @@ class ServerSettings(Settings):
 
 
 class Moments(NamedTuple):
-    """First and second moment of a parameter; an optimiser that needs none has empty arrays."""
+    """First moment (momentum of the change) and second moment (estimate of the squared change) of a
+    parameter in a server optimiser. A moment that the optimiser does not use is an empty array."""
 
     first: Float32
     second: Float32
 
 
 def initial_moments(settings: ServerSettings, value: Float32) -> Moments:
-    """Zero moments of the shapes that the optimiser needs."""
+    """Moments of the parameter ``value`` before the first round: zeros of its shape, or empty
+    arrays if the optimiser does not use them."""
     none, zero = np.zeros(0, np.float32), np.zeros_like(value)
     kind = settings.server_optimizer
     if kind == "fedavg":
@@ -56,8 +59,9 @@ def initial_moments(settings: ServerSettings, value: Float32) -> Moments:
 def apply_change(
     settings: ServerSettings, value: Float32, moments: Moments, change: Float64, weight: float
 ) -> tuple[Float32, Moments]:
-    """The parameter and its moments after a round, from the weighted sum of the changes and the
-    sum of the weights. A round in which nobody sent anything changes nothing."""
+    """Apply a round's changes to a parameter; returns its new value and its new moments. ``change``
+    is the weighted sum of the clients' changes, ``weight`` the sum of the weights. If the weight is
+    0, because no client has uploaded anything, both stay as they are."""
     if weight == 0:
         return value, moments
     s, mean = settings, change / weight

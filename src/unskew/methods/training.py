@@ -24,12 +24,12 @@ from unskew.settings import Settings, setting
 from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
 
 FOLD_IN_PASSES = 20
-"""Number of training passes for a new user, each with freshly drawn negatives."""
+"""Number of training passes for a user who joins after training; each draws new negatives."""
 
 
 @dataclass(frozen=True)
 class TrainingConfig(Settings):
-    """Settings that PFedCLR and the other methods of its paper have in common."""
+    """Settings that PFedCLR has in common with the methods that its paper compares it with."""
 
     rounds: int = setting(100, above=0)
     """Global rounds T."""
@@ -55,7 +55,8 @@ class TrainingConfig(Settings):
         return Schedule(self.local_epochs, self.batch, self.tolerance)
 
     def training(self, cohort: Cohort, purpose: Purpose = Purpose.SHUFFLE_LOCAL) -> Training:
-        """Draw the samples of the cohort's round; returns them with the training schedule."""
+        """Draw the training samples of the cohort (the clients of a round); returns them with the
+        training schedule."""
         return Training(cohort, draw_samples(cohort, self.negatives), self.schedule, purpose)
 
     def trains_alone(self, round: int) -> bool:
@@ -120,17 +121,18 @@ class ItemTraining:
         self._alone = config.trains_alone(cohort.round)
         touched = self._training.samples.touched
         self.rows: Float32 = Q[touched.items]
-        """Touched item rows: the server's, or the client's own while the server does not aggregate
-        yet."""
+        """Rows of the sampled items: the server's, or those on the device while the server does not
+        aggregate yet."""
         if self._alone:
             overlay(self.rows, touched, held)
 
     def run(self, kernel: Callable[..., Any], *arrays_and_rates: object) -> Float64:
-        """Run a compiled training function on the clients; returns each client's mean loss."""
+        """Run a compiled training function on all clients; returns each client's mean loss."""
         return self._training.run(kernel, *arrays_and_rates)
 
     def finish(self) -> tuple[Rows, Upload]:
-        """The trained item rows, for the device, and the upload: trained minus server's rows."""
+        """Return the trained item rows, which stay on the device, and the upload, which holds the
+        differences of these rows from the server's."""
         cohort, samples = self._training.cohort, self._training.samples
         trained, n = Rows(*samples.touched, self.rows), len(cohort.users)
         if self._alone:
@@ -153,7 +155,8 @@ def current_rows(Q: Float32, held: Rows, training: Training) -> Float32:
 def fold_in_passes(
     config: TrainingConfig, Q: Float32, cohort: Cohort
 ) -> Iterator[tuple[Training, Float32]]:
-    """For each training pass of a new user, yield its samples and the server's rows for them."""
+    """For each training pass of new users, yield the samples and the server's embeddings of the
+    sampled items."""
     for number in range(1, FOLD_IN_PASSES + 1):
         step = config.training(cohort.at_round(number), Purpose.SHUFFLE_PERSONAL)
         yield step, Q[step.samples.touched.items]

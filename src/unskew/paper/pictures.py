@@ -249,9 +249,10 @@ EMBEDDING = Exhibit(
 UPLOADS = Exhibit(
     "uploads",
     "Uploaded item tables",
-    "t-SNE of the tables clients sent last. What such a picture does not show, the difference from "
-    "the server's table does: beside each stands how often one of the client's items scores above "
-    "another in an attack on this very upload; see [privacy.md](privacy.md).",
+    "t-SNE of the item tables that clients sent last. Above each picture stands what it does not "
+    "show: an attack compares the upload with the server's table, and its AUC is the share of "
+    "pairs in which an item of the client scores above an item that the client does not have; see "
+    "[privacy.md](privacy.md).",
     "uploads",
     uploads_tasks,
     charts=uploads_charts,

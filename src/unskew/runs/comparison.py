@@ -19,7 +19,7 @@ from unskew.types import UnskewError
 MAIN_METRICS = ("hr@10", "ndcg@10")
 """Metrics that every comparison shows, beside the one that is tested."""
 MARKS = ((0.01, "**"), (0.05, "*"))
-"""Marks of a significant difference, by the p-value below which a difference gets them."""
+"""Stars for significant differences: pairs of a limit and the mark for p-values below it."""
 
 
 class ComparedRun(NamedTuple):
@@ -58,14 +58,14 @@ class ComparedRun(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """Stars if the run differs significantly from the first."""
+        """``*`` or ``**`` if the run differs significantly from the first run, otherwise empty."""
         p = 1.0 if self.p_holm is None else self.p_holm
         return next((mark for limit, mark in MARKS if p < limit), "")
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Runs compared with the first one, user by user: differences, intervals and p-values."""
+    """Runs compared with the first one, user by user: differences, 95 % intervals and p-values."""
 
     metric: str
     """The metric that is tested."""
@@ -94,7 +94,7 @@ class Comparison:
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def to_markdown(self) -> str:
-        """A Markdown table: best figures bold, significant differences starred."""
+        """A Markdown table: best values in bold, stars for significant differences."""
         return to_markdown(self.table())
 
     def to_latex(self, label: str = "") -> str:
@@ -167,7 +167,7 @@ class Comparison:
 
 
 class _Side(NamedTuple):
-    """What a comparison needs of a run."""
+    """A run as `compare` reads it: results, per-user metrics, and the checksum of its data."""
 
     name: str
     result: Result
@@ -177,8 +177,8 @@ class _Side(NamedTuple):
 
 
 def compare(runs: Sequence[Run | str | Path], metric: str = "ndcg@10") -> Comparison:
-    """Compare ``metric`` of every run with that of the first, by paired tests over users. Runs are
-    objects or folders of finished runs."""
+    """Compare ``metric`` of every run with that of the first, by paired tests over users. A run
+    is given as a `Run` object or as the folder of a finished run."""
     if not runs:
         raise UnskewError("There is nothing to compare; give at least one run or its folder.")
     sides = [_read_side(run) for run in runs]
@@ -230,7 +230,8 @@ def _check_comparable(first: _Side, other: _Side) -> None:
 
 
 def _test_cells(run: ComparedRun) -> list[Cell]:
-    """Difference from the first run, its interval, and the corrected p-value."""
+    """Table cells of a run: its difference from the first run, the 95 % interval of the difference,
+    and the corrected p-value."""
     test = run.test
     if test is None:
         return [Cell(MISSING)] * 3

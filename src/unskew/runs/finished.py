@@ -1,4 +1,4 @@
-"""A finished run: its metrics, history and models, shown briefly, as frames, or as a chart."""
+"""A finished run: its metrics, history and models, as text, data frames or a chart."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from unskew.runs.spec import RunSpec
 from unskew.types import Split, UnskewError
 
 MAX_LINE = 130
-"""Maximum characters of a line of a run's ``repr``; longer ones are shortened."""
+"""Maximum length in characters of a line in a run's ``repr``; longer lines are shortened."""
 MAX_NOTES = 2
 """Maximum number of notes about the data in a run's ``repr``; ``summary()`` has all of them."""
 
@@ -69,8 +69,8 @@ class Run:
 
     @property
     def per_user(self) -> pl.DataFrame:
-        """A row per seed and user: test metrics at the best validation round, ranked as the
-        protocol says. Users without held-out items have no number (NaN)."""
+        """A row per seed and user: test metrics at the best validation round, among the candidates
+        that the evaluation protocol sets. Users without held-out items have NaN."""
         ranking = "all" if self.split.rank_all else "sampled"
         frames = [
             pl.DataFrame({"user": list(self.split.user_ids), **outcome.per_user["best", ranking]})
@@ -89,7 +89,7 @@ class Run:
         return self._result.to_json()
 
     def curves(self, name: str = "validation/ndcg@10") -> list[list[float]]:
-        """A value of ``history`` after every round: one list per seed."""
+        """The column ``name`` of ``history``: for each seed, a list with one value per round."""
         return [[flat_figures(row)[name] for row in o.rows] for o in self.outcomes]
 
     def plot(self) -> Any:
@@ -124,7 +124,8 @@ class Run:
         return self.recommender().recommend_all(k)
 
     def fold_in(self, items: Sequence[str | int], k: int = 10) -> list[dict[str, Any]]:
-        """Recommend to a new user with the history ``items`` (labels, oldest first)."""
+        """Recommend ``k`` items to a user who was not in the training data, from the labels of the
+        user's ``items``, oldest first."""
         return self.recommender().fold_in(items, k)
 
     def __repr__(self) -> str:
@@ -176,7 +177,7 @@ def _spread(metric: Summary) -> str:
 
 def open_run(folder: Path, method: Any = None) -> Run:
     """Open a finished run that was saved in a folder. The training data is not needed. ``method``
-    is as in :func:`read_spec`."""
+    is its class, needed if the method is neither of this package nor of an installed one."""
     spec, _ = read_spec(folder, method)
     result = read_result(folder)
     split = read_split(folder, spec)
@@ -191,8 +192,8 @@ def combined_result(
     folder: Path | None,
     command: str,
 ) -> Result:
-    """Summarise the outcomes of all seeds. ``accounts`` are the privacy accounts of the seeds, if
-    uploads are noisy or clipped."""
+    """Summarise the outcomes of all seeds. ``accounts`` are the privacy guarantees of the seeds,
+    empty unless uploads are clipped or noisy."""
     checksums = [outcome.model_sha256 for outcome in outcomes]
     privacy = None
     if accounts:  # the account of the seed with the busiest client covers the run

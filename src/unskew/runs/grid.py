@@ -22,12 +22,12 @@ from unskew.runs.spec import RunSpec
 from unskew.types import Interactions, Split, UnskewError
 
 SELECTED_BY = "validation/ndcg@10"
-"""The value in a run's history by which the best combination is chosen; never a test metric."""
+"""Column of a run's history by which the best combination is chosen; never a test metric."""
 
 
 @dataclass(frozen=True, repr=False)
 class Sweep:
-    """A run for every combination of settings; the best one is chosen on validation."""
+    """Runs with every combination of settings; the best one is chosen by validation NDCG@10."""
 
     names: tuple[str, ...]
     """Names of the settings that differ."""
@@ -41,7 +41,8 @@ class Sweep:
         return self.runs[self._best_number()]
 
     def to_frame(self) -> pl.DataFrame:
-        """A row per combination: settings, validation NDCG@10, and test metrics at that round."""
+        """A row per combination: settings, validation NDCG@10 at its best round, and the test
+        metrics at the same round."""
         rows = [
             dict(zip(self.names, values, strict=True)) | {SELECTED_BY: _selected(run)} | run.metrics
             for values, run in zip(self.values, self.runs, strict=True)
@@ -50,7 +51,7 @@ class Sweep:
 
     def plot(self) -> Any:
         """Validation NDCG@10 of every combination, as a matplotlib ``Figure``: against the first
-        setting, with a line for each combination of the others."""
+        setting, with a line for each combination of the other settings."""
         lines: dict[str, list[tuple[Any, float]]] = {}
         for values, run in zip(self.values, self.runs, strict=True):
             rest = zip(self.names[1:], values[1:], strict=True)
@@ -107,7 +108,7 @@ def sweep(
     metrics: Mapping[str, OwnMetric] | None = None,
 ) -> Sweep:
     """Train ``spec`` with every combination of the settings in ``grid``. With ``out``, each run is
-    saved in a folder of its own below it."""
+    saved in a separate folder below it."""
     empty = [name for name, values in grid.items() if not list(values)]
     if not grid or empty:
         what = f"{empty[0]} has no values" if empty else "no setting was given"
@@ -127,7 +128,7 @@ def sweep(
 
 
 def _selected(run: Run) -> float:
-    """Validation NDCG@10 at the best round, averaged over seeds."""
+    """A run's validation NDCG@10 at the best round of each seed, averaged over seeds."""
     return statistics.fmean(
         curve[outcome.best_round - 1]
         for curve, outcome in zip(run.curves(SELECTED_BY), run.outcomes, strict=True)

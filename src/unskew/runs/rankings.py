@@ -22,7 +22,7 @@ _Table = dict[str, dict[str, float]]
 def write_rankings(recommender: Recommender, out: Path, k: int, format: RankingFormat) -> Path:
     """Write the ``k`` best items of every user who has test items to ``out``, ranked as in the
     evaluation (training and validation items are left out). The test items go to a second file
-    beside it, ending in ``.qrels``; returns its path."""
+    in the same folder, whose name ends in ``.qrels``. Returns the path of this second file."""
     split = recommender.split
     run: _Table = {}
     held: _Table = {}
@@ -53,7 +53,8 @@ def write_rankings(recommender: Recommender, out: Path, k: int, format: RankingF
 
 
 def _check_labels(table: _Table) -> None:
-    """Raise an UnskewError if a label contains white space, which separates a line's fields."""
+    """Raise an UnskewError if a user's or item's label contains white space, which separates the
+    fields of a line in a TREC file."""
     for user, items in table.items():
         for label in (user, *items):
             if len(label.split()) != 1:

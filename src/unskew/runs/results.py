@@ -28,7 +28,8 @@ from unskew.types import Float64, Int32, Split, UnskewError
 
 @dataclass(frozen=True)
 class SeedOutcome:
-    """Results of one seed: metrics at the last round and at the best (by validation NDCG@10)."""
+    """Results of one seed: metrics at its last round and at the round with the best validation
+    NDCG@10."""
 
     seed: int
     best_round: int
@@ -52,7 +53,7 @@ def seed_outcome(
     cutoffs: Sequence[int] = CUTOFFS,
     metrics: Mapping[str, OwnMetric] | None = None,
 ) -> SeedOutcome:
-    """Collect the metrics and the model checksum of one trained seed."""
+    """Collect the metrics and the checksum of the model that was trained with one seed."""
     boards = {"best": state.best_scoreboard, "last": state.scoreboard}
     ranks: dict[tuple[str, str], Int32] = {
         (name, ranking): board.ranks["test", ranking]
@@ -104,12 +105,12 @@ Summaries = Mapping[str, Summary]
 
 
 def summaries(seeds: Sequence[Mapping[str, float]]) -> dict[str, Summary]:
-    """Mean, standard deviation and values over seeds of every metric."""
+    """For every metric its mean, standard deviation and values over seeds."""
     return {metric: Summary.over([seed[metric] for seed in seeds]) for metric in seeds[0]}
 
 
 def summarise(seeds: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
-    """Mean, standard deviation and values over seeds of every metric, as JSON objects."""
+    """For every metric its mean, standard deviation and values over seeds, as a JSON object."""
     return {metric: dataclasses.asdict(one) for metric, one in summaries(seeds).items()}
 
 
@@ -154,11 +155,12 @@ class Result:
 
     @property
     def noise(self) -> float:
-        """Scale of the noise that devices add to uploads; 0 if they add none."""
+        """Scale of the noise that devices add to each uploaded value; 0 if they add none."""
         return float(self.privacy["noise"]) if self.privacy else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON object. Fields that are None are left out unless in ``_NULLABLE``."""
+        """Convert to a JSON object. Fields that are None are left out, except ``run_dir`` and
+        ``peak_rss_mb``, which are written as null."""
         values = dataclasses.asdict(self).items()
         return {name: value for name, value in values if value is not None or name in _NULLABLE}
 
@@ -183,14 +185,16 @@ _NULLABLE = frozenset({"run_dir", "peak_rss_mb"})
 
 
 def bytes_per_client(outcomes: Sequence[SeedOutcome], field: str) -> float:
-    """Mean bytes per participating client and round; ``field``: "bytes_up" or "bytes_down"."""
+    """Mean bytes that a participating client uploads (``field`` "bytes_up") or downloads
+    ("bytes_down") in a round."""
     rows = [row for outcome in outcomes for row in outcome.rows]
     total, clients = (sum(row[name] for row in rows) for name in (field, "clients"))
     return float(total / clients)
 
 
 def flat_figures(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a round's row with flat names, such as ``validation/ndcg@10``."""
+    """The numbers in the record of a round, nested ones with joined names such as
+    ``validation/ndcg@10``."""
     flat = {}
     for name, value in row.items():
         parts = value.items() if isinstance(value, Mapping) else (("", value),)
@@ -220,8 +224,8 @@ def distinct_labels(results: Sequence[Result]) -> list[str]:
 
 
 def metric_label(name: str) -> str:
-    """A metric's name for readers: ``ndcg@10`` is NDCG@10, ``recall@20`` is Recall@20. Names of own
-    metrics, without a cut-off, stay as they are."""
+    """A metric's name for readers: ``ndcg@10`` is NDCG@10, ``recall@20`` is Recall@20. A name
+    without a cut-off, such as that of a custom metric, stays as it is."""
     if "@" not in name:
         return name
     return name.capitalize() if name.partition("@")[0] in _WORDS else name.upper()
@@ -232,7 +236,8 @@ _WORDS = ("recall", "precision", "coverage", "popularity")
 
 
 def combined_checksum(checksums: Sequence[str]) -> str:
-    """One checksum for a run: its only seed's, or a checksum of all seeds' checksums in order."""
+    """Checksum of a run from those of its models, one per seed: the only one, or the SHA-256 of all
+    of them in the order of the seeds."""
     if len(checksums) == 1:
         return checksums[0]
     return hashlib.sha256("".join(checksums).encode()).hexdigest()

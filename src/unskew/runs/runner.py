@@ -51,9 +51,9 @@ def run(
     """Train and evaluate every seed. With ``out``, save results and checkpoints in this folder.
 
     With ``resume``, continue the run in ``out``. The result is bit-identical to that of a run that
-    was never stopped. ``tracking`` is told about every round. ``command`` is recorded in the
-    result; ``chunk`` is the number of clients trained at a time; ``metrics`` are metrics of your
-    own, by name.
+    was never stopped. ``tracking`` sends every round to experiment trackers. ``command`` is
+    the command line to record in the result. ``chunk`` is the number of clients trained at a time.
+    ``metrics`` are custom metrics: functions by name.
     """
     split = data if isinstance(data, Split) else prepare(data, spec.evaluation)
     if out is not None:
@@ -111,8 +111,10 @@ def _train(
 def noise_mechanism(spec: RunSpec, split: Split) -> Mechanism | None:
     """Noise and clipping that a private run applies to uploads; None if uploads are sent unchanged.
 
-    A privacy budget determines the noise; it holds even for the client that takes part most often
-    in any seed. Participation depends on the seed alone, never on the data.
+    If the specification gives a privacy budget (epsilon) in place of the noise, the noise is chosen
+    so that the budget holds even for the client that takes part in more rounds than any other, in
+    the seed where this number is largest.
+    Which clients take part depends on the seed alone, never on the data.
     """
     if spec.ldp is None:
         return None
@@ -143,7 +145,8 @@ def private_uploads(
 def privacy_account(
     spec: RunSpec, mechanism: Mechanism, federation: Federation, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Privacy guarantees of one trained seed, as JSON, computed from the records of its rounds."""
+    """Privacy guarantees of a run's training with one seed, as a JSON object, computed from the
+    records of its rounds."""
     assert spec.ldp is not None
     cohorts = [federation.cohort_of(row["round"]) for row in rows]
     counts = compositions(cohorts, rows, federation.split.n_users)

@@ -1,4 +1,4 @@
-"""Run folders: written while a run trains, opened again to resume, compare, report, recommend.
+"""Run folders: written during training, read later to resume, compare, report or recommend.
 
 A folder holds ``run.json`` (the specification), ``items.parquet`` and ``users.parquet`` (labels,
 titles, and every user's items), ``result.json`` once the run has ended, and for each seed
@@ -30,12 +30,12 @@ RUN_FORMAT, RESULT_FORMAT, VERSION = "unskew-run", "unskew-result", 1
 """Format names of ``run.json`` and ``result.json``, and the format version of both."""
 
 _USER_KEYS = ("user", "round", "ranking")
-"""Columns of the per-user tables; all others are metrics."""
+"""Key columns of the tables of per-user metrics; every other column is a metric."""
 
 
 def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: str) -> None:
     """Write the specification, labels and item lists of a run to its folder. Raises an UnskewError
-    if the folder already holds a run, or, with ``resume``, if that run had other data."""
+    if the folder already holds a run or, with ``resume``, a run that was trained on other data."""
     checksum = split_checksum(split)
     if (out / "run.json").exists():
         if not resume:
@@ -75,7 +75,7 @@ def split_checksum(split: Split) -> str:
 
 
 def write_user_metrics(folder: Path, split: Split, outcome: SeedOutcome) -> None:
-    """Write every user's metrics for one seed, needed for paired tests, and the ranks of all test
+    """Write one seed's metrics of every user, which paired tests need, and the ranks of all test
     items."""
     users = list(split.user_ids)
     frames = [
@@ -111,8 +111,9 @@ def read_header(folder: Path) -> dict[str, Any]:
 def read_spec(folder: Path, method: Any = None) -> tuple[RunSpec, str]:
     """Read the specification of the run in a folder, and the command that started it.
 
-    ``method`` is the run's method, given by the user: a class or ``package.module:Class``. It is
-    needed if no installed package announces the one that the folder names.
+    ``method`` is the run's method: a class or ``package.module:Class``. It is needed if the method
+    that the folder names is neither of this package nor of an installed one, because a path that is
+    read from a folder is never imported.
     """
     header = read_header(folder)
     if method is not None:
@@ -148,7 +149,8 @@ def read_rounds(folder: Path) -> dict[int, list[dict[str, Any]]]:
 
 
 def read_users(folder: Path, round: str = "best", ranking: str | None = None) -> pl.DataFrame:
-    """Read every user's metrics at the "best" or "last" round, averaged over seeds."""
+    """Read every user's metrics at the "best" or "last" round, averaged over seeds. ``ranking`` is
+    "all" (unseen items) or "sampled" (candidates); by default "all" if the run has it."""
     paths = [folder / f"seed-{seed}" / "users.parquet" for seed in read_seeds(folder)]
     frames = [_read_frame(path, "user", "round", "ranking") for path in paths]
     main = "all" if "all" in frames[0]["ranking"].unique() else "sampled"
@@ -163,7 +165,8 @@ def read_users(folder: Path, round: str = "best", ranking: str | None = None) ->
 
 
 def read_outcomes(folder: Path, result: Result) -> list[SeedOutcome]:
-    """Read the results of every seed of a finished run whose summary is ``result``."""
+    """Read the results of every seed of a finished run; ``result`` was read from its
+    ``result.json``."""
     rounds, outcomes = read_rounds(folder), []
     for at, seed in enumerate(result.seeds):
         users = _read_frame(folder / f"seed-{seed}" / "users.parquet", "user", "round", "ranking")
@@ -197,13 +200,13 @@ def _read_ranks(path: Path) -> dict[tuple[str, str], Int32]:
 
 
 def _of_seed(table: Mapping[str, Summary], at: int) -> dict[str, float]:
-    """Metrics of the seed number ``at`` of a run."""
+    """Metrics of one seed, the one at position ``at`` in the run's list of seeds."""
     return {name: summary.values[at] for name, summary in table.items()}
 
 
 def open_recommender(folder: Path, seed: int | None = None, method: Any = None) -> Recommender:
-    """Load the model of a saved run's best validation round, ready to recommend. ``method`` is as
-    in :func:`read_spec`."""
+    """Load the model of a saved run's best validation round, ready to recommend. ``method`` is
+    its class, needed if the method is neither of this package nor of an installed one."""
     spec, _ = read_spec(folder, method)
     seed = spec.seeds[0] if seed is None else seed
     if seed not in spec.seeds:
@@ -222,7 +225,7 @@ def load_recommender(folder: Path, federation: Federation) -> Recommender:
 
 
 def read_split(folder: Path, spec: RunSpec) -> Split:
-    """Read the labels, titles and item lists of a saved run, which suffice to recommend."""
+    """Read the labels, titles and item lists of a saved run. They are enough to recommend."""
     items = _read_frame(folder / "items.parquet", "item", "title")
     users = _read_frame(folder / "users.parquet", "user", "seen", "validation", "test")
     seen, validation, test = (_ragged(users[part]) for part in ("seen", "validation", "test"))
@@ -270,7 +273,7 @@ def _read_frame(path: Path, *columns: str) -> pl.DataFrame:
 
 
 class ClientView(NamedTuple):
-    """A client's items and ranks in one run; items by title, or by label if there are no titles."""
+    """A client's items and ranks in one run. Items are titles, or labels if there are no titles."""
 
     user: str
     history: list[str]
@@ -287,7 +290,8 @@ def client_view(folder: Path, user: str | None = None) -> ClientView | None:
     """A client's items and recommendations, by the model of the run's first seed.
 
     ``user`` is a label (default: a user with the median number of training items). Returns None if
-    the run has no model yet, no such user, or a method from outside, whose code is not imported.
+    the run has no model yet or no such user, or if its method is not one of this package, because
+    its code is not imported.
     """
     if read_header(folder)["spec"].get("method") not in METHODS:
         return None

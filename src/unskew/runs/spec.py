@@ -1,4 +1,4 @@
-"""The specification of a run: everything that determines its result, as one value."""
+"""The specification of a run: everything that determines its result, in one object."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ class RunSpec(Settings):
             check_accountant(self.ldp)
 
     def _check_data(self) -> None:
-        """Raise an UnskewError if files of a split are incomplete or stand beside other data."""
+        """Raise an UnskewError if validation or test files come without a training file, or if a
+        training file comes with another data source. Sets ``data`` to the training file."""
         if self.train is None:
             if self.validation is not None or self.test is not None:
                 raise UnskewError("Validation and test files need the training file: --train FILE.")
@@ -88,7 +89,7 @@ class RunSpec(Settings):
 
     @property
     def evaluation(self) -> EvaluationProtocol:
-        """The evaluation protocol: a named one, or the one that ``rules`` describe."""
+        """The evaluation protocol: a named one, or a custom one whose fields are in ``rules``."""
         if not self.rules:
             return find_protocol(self.protocol)
         try:
@@ -152,7 +153,8 @@ _NEWER_FIELDS: Mapping[str, Any] = {
     "rules": {},
     "cutoffs": list(CUTOFFS),
 }
-"""Fields that are not written if they have their default, so that older versions read the file."""
+"""Fields that ``RunSpec`` did not always have, with their defaults. They are written to
+``run.json`` only if they differ from these, so that older versions of the package can read it."""
 
 
 def _parse(values: Mapping[str, Any]) -> dict[str, Any]:

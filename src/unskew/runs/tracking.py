@@ -1,7 +1,8 @@
 """Send a run to an experiment tracker: settings, a line per round, final metrics, the report.
 
-Each tracker is an extra: ``pip install 'unskew[tensorboard]'``, ``mlflow`` or ``wandb``. Weights &
-Biases works offline unless its own settings say otherwise. TensorBoard keeps seven digits.
+Each tracker is an optional dependency: ``pip install 'unskew[tensorboard]'`` (or ``mlflow``,
+``wandb``). Weights & Biases works offline unless ``WANDB_MODE`` sets another mode. TensorBoard
+stores values with seven digits.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ Figures = Mapping[str, float]
 
 
 class Tracker(Protocol):
-    """What a tracker is told. Steps are rounds; names of figures begin with the seed."""
+    """Interface of an experiment tracker. Its steps are rounds; names of values begin with the
+    seed, such as ``seed-0/loss``."""
 
     def settings(self, values: Mapping[str, Any]) -> None:
-        """The specification of the run, once, before the first round."""
+        """Record the specification of the run; called once, before the first round."""
 
     def figures(self, values: Figures, round: int) -> None:
-        """Figures of a round."""
+        """Record the values (losses, metrics, seconds, bytes) of a round, by name."""
 
     def finish(self, metrics: Figures, report: Path) -> None:
-        """The final metrics and the HTML report."""
+        """Record the final metrics and the HTML report."""
 
     def close(self, finished: bool) -> None:
-        """The end, whether the run was finished or stopped."""
+        """Close the tracker; ``finished`` is False if the run was stopped before its end."""
 
 
 class TensorBoard:
-    """Event files in a folder, read by ``tensorboard --logdir``."""
+    """Tracker that writes event files to a folder, which ``tensorboard --logdir`` reads."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._writer = _load("tensorboardX", "tensorboard").SummaryWriter(str(folder / name))
@@ -61,7 +63,8 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run in MLflow's store; without ``MLFLOW_TRACKING_URI`` an SQLite file in a folder."""
+    """Tracker that writes a run to MLflow: to the store at ``MLFLOW_TRACKING_URI`` or, if that is
+    not set, to an SQLite file in a folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         client = _load("mlflow.tracking", "mlflow").MlflowClient
@@ -99,7 +102,8 @@ class MLflow:
 
 
 class WandB:
-    """A run of Weights & Biases, written to a folder unless ``WANDB_MODE`` says otherwise."""
+    """Tracker that writes a run of Weights & Biases: offline, to a folder, unless the environment
+    variable ``WANDB_MODE`` sets another mode."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -126,16 +130,17 @@ TRACKERS: dict[str, Callable[[Path, str], Tracker]] = {
     "mlflow": MLflow,
     "wandb": WandB,
 }
+"""Classes of experiment trackers by name; each is created with a folder and a run's name."""
 
 
 class Tracking:
-    """Tells several trackers about one run; closes them at the end of a ``with`` block."""
+    """Sends one run to several experiment trackers; closes them at the end of a ``with`` block."""
 
     def __init__(
         self, kinds: Sequence[str], out: Path | None, folder: Path | None, spec: RunSpec
     ) -> None:
-        """``kinds`` are names of ``TRACKERS``; they write to ``folder``, or else to the folder
-        ``track`` of the run that is saved in ``out``."""
+        """``kinds`` are names of trackers, such as "mlflow". They write to ``folder`` or, if it is
+        None, to the folder ``track`` in the run folder ``out``."""
         self.folder: Path | None = None
         self._trackers: list[Tracker] = []
         self._rows_sent: dict[int, int] = {}
@@ -167,8 +172,8 @@ class Tracking:
             tracker.close(self._finished)
 
     def rounds(self, seed: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Send those of a seed's rows, one per round, that were not sent yet. A resumed run sends
-        the rounds from before, too, so that the tracker has all of them."""
+        """Send the records of a seed's rounds, ``rows``, that have not been sent yet. A resumed run
+        also sends the rounds from before it was stopped, so that the tracker has all of them."""
         for row in rows[self._rows_sent.get(seed, 0) :]:
             figures = round_figures(seed, row)
             for tracker in self._trackers:
@@ -183,13 +188,14 @@ class Tracking:
 
 
 def round_figures(seed: int, row: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of a round's row with flat names, such as ``seed-0/validation/ndcg@10``."""
+    """The numbers in the record of a round, by names such as ``seed-0/validation/ndcg@10``."""
     figures = flat_figures(row).items()
     return {f"seed-{seed}/{name}": float(value) for name, value in figures if name != "round"}
 
 
 def _flat_settings(spec: RunSpec) -> dict[str, str]:
-    """The specification of a run as flat names and texts; what is not set is left out."""
+    """The specification of a run as texts by joined names, such as ``settings.dim``. Fields that
+    are None are left out."""
     values = spec.to_json()
     own = dataclasses.asdict(spec.build().config)
     values["settings"] = own | dict(values["settings"])
@@ -201,7 +207,7 @@ def _flat_settings(spec: RunSpec) -> dict[str, str]:
 
 
 def _plain(name: str) -> str:
-    """Names of figures in TensorBoard and MLflow have no @: ``ndcg_at_10``."""
+    """A metric's name for TensorBoard and MLflow, without @: ``ndcg@10`` becomes ``ndcg_at_10``."""
     return name.replace("@", "_at_")
 
 

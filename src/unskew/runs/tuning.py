@@ -87,7 +87,8 @@ OVERRIDES: dict[str, dict[str, Dimension | None]] = {
     "gpfedrec": {"threshold": Dimension(0.5, 2)},
     "lightgcn": {"layers": Dimension(1, 4, whole=True), "batches": None},
 }
-"""Search ranges that replace the default ones, by method ("": all methods); None: not searched."""
+"""Search ranges that replace the default ones, by method ("": all methods) and setting. A setting
+with None is not searched."""
 
 
 def default_space(method: str) -> Space:
@@ -240,7 +241,7 @@ def best_trial(trials: list[Trial]) -> Trial:
 
 
 def config_text(search: Search, best: Trial) -> str:
-    """The best settings as the text of a file for ``unskew run --config``."""
+    """The run with its best settings as the text of a TOML file for ``unskew run --config``."""
     spec = replace(search.spec, settings={**search.spec.settings, **best.settings})
     lines = [
         f"# Best of the search so far: trial {best.number}, validation NDCG@10 {best.value:.4f}."
@@ -292,7 +293,7 @@ def _read_trials(log: Path, search: Search) -> list[Trial]:
 
 
 def _default_settings(search: Search) -> dict[str, Any]:
-    """Untuned values of the searched settings; empty if one lies outside its search range."""
+    """The values before tuning of the searched settings; empty if one is outside its range."""
     config = search.spec.build().config
     values = {name: getattr(config, name) for name in search.space}
     inside = all(one.contains(values[name]) for name, one in search.space.items())

@@ -1,4 +1,4 @@
-"""Checks that every method passes, for methods of your own.
+"""Checks that every method must pass; use them to test a method that you have written.
 
     from unskew.testing import check_method
 

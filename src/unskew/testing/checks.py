@@ -1,8 +1,8 @@
-"""The behaviour that the simulator, the deployment and the audits rely on, whatever a method
-computes.
+"""Checks of the behaviour that the simulator, the deployment and the audits expect of every method.
 
-A method that cannot promise equal bits says ``exact = False`` and is held to tolerances. Each check
-raises an ``UnskewError`` with one sentence: what is wrong and its usual cause.
+A method whose results are not bit-identical each time sets ``exact = False``; its results may then
+differ within tolerances. A check that fails raises an ``UnskewError`` with one sentence: what is
+wrong and its usual cause.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from unskew.types import Cohort, Int64, Rows, Split, UnskewError, Upload, Upload
 
 Arrays = dict[str, NDArray[Any]]
 ROUNDS = 2
-"""Rounds that are trained before and during the checks."""
+"""Number of rounds that a method is trained for before the checks, and in checks that train."""
 SEED = 1
+"""Random seed of the training in the checks."""
 USERS = 40
-"""Users of the demo data in the federation that methods are checked on."""
+"""Number of users of the demo data that methods are checked on."""
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
-"""Tolerances for methods that do not promise equal bits."""
+"""Tolerances, relative and absolute, for methods whose results are not bit-identical."""
 
 
 class Case(NamedTuple):
-    """A method, a federation, and the federation after two rounds."""
+    """A method, a small data set, and the states of the server and the devices after two rounds."""
 
     method: Any
     split: Split
@@ -59,19 +60,21 @@ class Case(NamedTuple):
         return Federation(self.method, self.split, SEED).cohort(users, ROUNDS + 1)
 
     def train(self, users: Int64) -> tuple[Any, Upload, Any]:
-        """A round of these users: the state after Step 1, the upload, the state after Step 2."""
+        """Train these users for a round. Returns their private state after Step 1 (training before
+        the upload), the upload, and the private state after Step 2 (training after it)."""
         download, cohort = self.method.download(self.server), self.cohort(users)
         first, upload, _ = self.method.local(download, self.devices.take(users), cohort)
         return first, upload, self.method.personalize(download, first, cohort)
 
     def received(self, users: Int64, upload: Upload) -> Any:
-        """The sum that the server gets, or each client's upload."""
+        """The input of the server's aggregation: the sum of the uploads or, for methods that need
+        them, the uploads of the individual clients."""
         if self.method.aggregation == "sum":
             return add_uploads(empty_sum(self.split.n_items, upload), upload)
         return Uploads(users, upload)
 
     def require_equal(self, ours: Arrays, theirs: Arrays, what: str, hint: str) -> None:
-        """Fail unless two sets of arrays are equal (or, for inexact methods, close)."""
+        """Raise an UnskewError unless two sets of arrays are equal (inexact methods: close)."""
         for name, array in ours.items():
             other = theirs[name]
             same = array.shape == other.shape and array.dtype == other.dtype
@@ -83,13 +86,13 @@ class Case(NamedTuple):
 
 
 def require(holds: object, sentence: str) -> None:
-    """Raise the sentence unless ``holds``."""
+    """Raise an UnskewError with the message ``sentence`` unless ``holds`` is true."""
     if not holds:
         raise UnskewError(sentence)
 
 
 def small_split() -> Split:
-    """A federation of a few users of the demo data."""
+    """The data split of a few users of the demo data, with made-up ratings and item features."""
     demo = load("demo")
     few = demo.users < USERS
     small = dataclasses.replace(
@@ -108,14 +111,14 @@ def small_split() -> Split:
 
 
 def make_case(method: Any, split: Split | None = None) -> Case:
-    """Train the method for two rounds."""
+    """Train the method for two rounds on ``split`` (default: a small part of the demo data)."""
     split = small_split() if split is None else split
     state = Federation(method, split, SEED).run(ROUNDS)
     return Case(method, split, state.server, state.devices)
 
 
 def arrays(value: Any, name: str = "") -> Arrays:
-    """Every array of nested NamedTuples, by name."""
+    """All arrays in nested NamedTuples, by dotted name such as ``upload.rows.values``."""
     if isinstance(value, np.ndarray):
         return {name: value}
     if isinstance(value, float | int):
@@ -127,7 +130,7 @@ def arrays(value: Any, name: str = "") -> Arrays:
 
 
 def one_client(value: Any, client: int) -> Any:
-    """One client's part of a private state or an upload."""
+    """One client's part of a private state or an upload of several clients."""
     if isinstance(value, Rows):
         return select(value, np.array([client]))
     if isinstance(value, np.ndarray):
@@ -136,7 +139,7 @@ def one_client(value: Any, client: int) -> Any:
 
 
 def check_init(case: Case) -> None:
-    """``init`` returns NamedTuples of finite arrays, the same ones for the same seed."""
+    """Check that ``init`` returns NamedTuples of finite arrays, equal ones for equal seeds."""
     first, again = (CheckedMethod(case.method).init(7, 11, 3) for _ in range(2))
     for name, one, other in zip(("server", "private"), first, again, strict=True):
         what, hint = "differs between two calls of init with one seed", DRAW
@@ -146,22 +149,24 @@ def check_init(case: Case) -> None:
 DRAW = (
     "draw from unskew.rng.generator(seed, purpose, round, user), not from a generator of your own"
 )
+"""Advice in the message of a check that fails because results differ for the same seed."""
 
 
 def _run(case: Case, chunk: int = 256) -> Arrays:
-    """The model and, of an exact method, all ranks after two rounds."""
+    """Train two rounds; returns the arrays of the model and, for an exact method, the ranks of all
+    held-out items."""
     state = Federation(case.method, case.split, SEED, chunk=chunk).run(ROUNDS)
     ranks = state.scoreboard.arrays() if case.exact else {}
     return arrays(state.server, "server") | state.devices.arrays() | ranks
 
 
 def check_same_seed(case: Case) -> None:
-    """Two runs with one seed give the same model."""
+    """Check that two runs with the same seed give the same model."""
     case.require_equal(_run(case), _run(case), "differs between two runs with one seed", DRAW)
 
 
 def check_threads_and_chunks(case: Case) -> None:
-    """The number of threads and of clients per chunk changes nothing."""
+    """Check that results do not depend on the number of threads or of clients trained at a time."""
     threads = get_threads()
     hint = "a client must not depend on who else is in its chunk"
     try:
@@ -176,7 +181,7 @@ def check_threads_and_chunks(case: Case) -> None:
 
 
 def check_a_cohort_of_one(case: Case) -> None:
-    """A client alone, as on a device, computes what it computes among others."""
+    """Check that a client gets the same results alone, as on a device, as together with others."""
     together = case.train(case.users)
     hint = "key random numbers by cohort.users and look at each client by itself"
     for client in (0, 3, len(case.users) - 1):
@@ -188,7 +193,7 @@ def check_a_cohort_of_one(case: Case) -> None:
 
 
 def check_order_of_the_cohort(case: Case) -> None:
-    """Clients in another order compute the same."""
+    """Check that the order of the clients changes neither their results nor the server's."""
     order = np.random.default_rng(0).permutation(len(case.users))
     ordered, shuffled = case.train(case.users), case.train(case.users[order])
     for ours, theirs in zip(ordered, shuffled, strict=True):
@@ -209,7 +214,7 @@ def check_order_of_the_cohort(case: Case) -> None:
 
 
 def check_upload(case: Case) -> None:
-    """A client that counts for nothing sends nothing."""
+    """Check that the upload of a client with weight 0 is empty."""
     _, upload, _ = case.train(case.users)
     for client in np.flatnonzero(upload.weight == 0).tolist():
         sent = one_client(upload, client)
@@ -221,7 +226,7 @@ def check_upload(case: Case) -> None:
 
 
 def check_steps(case: Case) -> None:
-    """Every step returns what the contract says and leaves its inputs as they are."""
+    """Check that the method's functions return valid values and do not modify their inputs."""
     method, users = CheckedMethod(case.method), case.users
     download, cohort = method.download(case.server), case.cohort(users)
     private = case.devices.take(users)
@@ -242,7 +247,7 @@ def check_steps(case: Case) -> None:
 
 
 def check_a_sum_of_nothing(case: Case) -> None:
-    """A round in which nobody sends anything leaves the server as it is."""
+    """Check that a round in which no client uploads anything does not change the server's state."""
     _, upload, _ = case.train(case.users[:2])
     after = case.method.aggregate(case.server, empty_sum(case.split.n_items, upload))
     what, hint = "changes although nobody sent anything", "return the server if total.weight is 0"
@@ -250,7 +255,8 @@ def check_a_sum_of_nothing(case: Case) -> None:
 
 
 def check_scores_alone(case: Case) -> None:
-    """A user's scores do not depend on who else is scored, nor on what is not retained."""
+    """Check that a user's scores depend neither on the other users that are scored nor on the part
+    of the download that a device does not retain after a round."""
     method, download = case.method, case.method.download(case.server)
     scores = {"scores": method.score(download, case.devices.take(case.users))}
     for user in case.users[:3].tolist():
@@ -263,7 +269,8 @@ def check_scores_alone(case: Case) -> None:
 
 
 def check_newcomers(case: Case) -> None:
-    """A new user's state depends on its own items only."""
+    """Check that the state of a user who joins after training depends neither on other users nor on
+    the part of the download that a device does not retain after a round."""
     method, download = case.method, case.method.download(case.server)
     _, fresh = method.init(len(case.users), case.split.n_items, SEED)
     together = method.fold_in(download, fresh, case.cohort(case.users))
@@ -280,7 +287,7 @@ def check_newcomers(case: Case) -> None:
 
 
 def check_settings(case: Case) -> None:
-    """Settings are a frozen dataclass and survive being written as text."""
+    """Check that settings are a frozen dataclass and do not change if written and read as text."""
     name, kind = case.method.name, type(case.method.config)
     require(
         dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen,  # type: ignore[attr-defined]
@@ -310,6 +317,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
 }
 """All checks by name."""
 FEDERATED_ONLY = ("a cohort of one", "order of the cohort", "upload", "a sum of nothing")
+"""Names of the checks that apply to federated methods only, not to centrally trained ones."""
 
 
 class Finding(NamedTuple):
@@ -320,14 +328,14 @@ class Finding(NamedTuple):
 
 
 def applies(check: str, method: Any) -> bool:
-    """Whether a check is about this kind of method."""
+    """True if a check applies to the method, which depends on how the method aggregates uploads."""
     if check == "a sum of nothing":
         return bool(method.aggregation == "sum")
     return method.aggregation != "central" or check not in FEDERATED_ONLY
 
 
 def run_checks(method: Any, split: Split | None = None) -> list[Finding]:
-    """Run every check that applies to the method. An exception in the method is a finding, too."""
+    """Run every check that applies to the method. An exception in the method is a failed check."""
     try:
         case = make_case(method, split)
     except Exception as error:

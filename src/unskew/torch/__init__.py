@@ -1,7 +1,7 @@
 """Federate a PyTorch model: ``pip install 'unskew[torch]'``.
 
-A :class:`TorchMethod` names a module, the parameters that are shared, and what is trained before
-and after the upload. It is a method like any other: it can be run, tuned, audited and deployed.
+A :class:`TorchMethod` names a module, the parameters that are shared, and those that are trained
+before and after the upload. It can be run, tuned, audited and deployed like any other method.
 """
 
 from unskew.torch.losses import bce, bpr, softmax

@@ -1,8 +1,9 @@
 """A PyTorch module as a federated method.
 
 The module is the model of *one* device: it gets item numbers and returns their logits. Parameters
-named in ``shared`` are averaged by the server; all others stay on the device. Parameters with a row
-per item (embeddings) are trained and uploaded by touched rows only.
+named in ``shared`` are averaged by the server; all others stay on the device. Of a
+parameter with a row per item (an embedding), a client trains and uploads only the rows of the items
+in its samples.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from unskew.types import (
 
 @dataclass(frozen=True)
 class TorchConfig(ServerSettings, TrainingConfig):
-    """Settings of every PyTorch method; a subclass adds its own."""
+    """Settings of every PyTorch method; a subclass can add more."""
 
     clients_at_once: int = setting(128, above=0)
     """Clients whose parameters are stacked and trained together. It bounds memory."""
@@ -54,8 +55,9 @@ class TorchConfig(ServerSettings, TrainingConfig):
 
 @dataclass(frozen=True)
 class TorchMethod(Method):
-    """Base of methods written in PyTorch. A subclass has a ``name``, the names of its ``shared``
-    parameters, ``build`` and, unless everything is trained before the upload, ``phases``."""
+    """Base class of methods written in PyTorch. A subclass defines ``name``, ``shared`` (names of
+    the parameters that the server averages), ``build`` (makes the module) and, unless all
+    parameters are trained before the upload, ``phases``."""
 
     config: Any = None
 
@@ -75,23 +77,24 @@ class TorchMethod(Method):
             object.__setattr__(self, "config", self.Config())
 
     def build(self, n_items: int) -> nn.Module:
-        """The model of one device with fresh parameters."""
+        """Create the model of one device with newly initialised parameters."""
         raise NotImplementedError
 
     def phases(self, n_items: int) -> Sequence[Phase]:
-        """One training before the upload, and optionally one after it. Default: everything is
-        trained before the upload."""
+        """The local training before the upload and, optionally, a second one after it. Default: all
+        parameters are trained before the upload."""
         rate = self.config.learning_rate
         return (Phase({parameter.name: rate for parameter in self._parameters}),)
 
     @cached_property
     def _module(self) -> nn.Module:
-        """The module's structure. Its own values are never used."""
+        """The module, built for 2 items. Only its structure is used, not the parameters' values."""
         return self.build(2)
 
     @cached_property
     def _parameters(self) -> tuple[Parameter, ...]:
-        """A parameter whose first axis grows with the number of items has a row per item."""
+        """The module's parameters. Those whose first axis grows with the number of items have a row
+        per item."""
         larger = {name: tuple(p.shape) for name, p in self.build(3).named_parameters()}
         found = []
         for name, value in self._module.named_parameters():
@@ -134,7 +137,7 @@ class TorchMethod(Method):
 
     @cached_property
     def _device(self) -> str:
-        """The device of the settings, once it is known to exist."""
+        """The PyTorch device in the settings; raises an UnskewError if it does not exist here."""
         try:
             torch.zeros(1, device=self.config.device).cpu()
         except (RuntimeError, AssertionError, NotImplementedError):
@@ -146,7 +149,8 @@ class TorchMethod(Method):
 
     @cached_property
     def _server_type(self) -> Any:
-        """The shared parameters with their moments, and the initial rows of private tables."""
+        """NamedTuple type of the server's state: the shared parameters with the moments of the
+        server's optimiser, and the initial values of private parameters with a row per item."""
         fields = [p.field for p in self._parameters if p.shared or p.per_item]
         moments = [f"{p.field}_{m}" for p in self._shared for m in Moments._fields]
         return namedtuple("Server", [*fields, *moments])
@@ -157,7 +161,8 @@ class TorchMethod(Method):
 
     @cached_property
     def _private_type(self) -> Any:
-        """Every parameter as the device has it; of tables, the rows it has trained."""
+        """NamedTuple type of a device's private state: all parameters; of those with a row per
+        item, only the rows that the device has trained."""
         return namedtuple("Private", [p.field for p in self._parameters])
 
     @property
@@ -189,7 +194,8 @@ class TorchMethod(Method):
         return self._download_type(*(getattr(server, f) for f in self._download_type._fields))
 
     def download_bytes(self, download: Any) -> int:
-        """The shared parameters: a device knows the initial rows of its own tables by the seed."""
+        """Bytes of the shared parameters. Initial values of private parameters are not counted: a
+        device computes them from the seed."""
         return sum(getattr(download, p.field).nbytes for p in self._shared)
 
     def draw(self, cohort: Cohort) -> Cohort:
@@ -209,7 +215,7 @@ class TorchMethod(Method):
         return self._train(phases[1], download, private, cohort, Purpose.SHUFFLE_PERSONAL)[0]
 
     def fold_in(self, download: Any, private: Any, cohort: Cohort) -> Any:
-        """New users train the parameters that stay on the device; shared ones are frozen."""
+        """Train the private parameters of users who join after training; shared ones are frozen."""
         private = self._replace_shared(download, private)
         own = {p.name for p in self._parameters if not p.shared}
         for number in range(1, FOLD_IN_PASSES + 1):
@@ -223,7 +229,7 @@ class TorchMethod(Method):
         return private
 
     def aggregate(self, server: Any, total: UploadSum) -> Any:
-        """Apply the clients' mean change to every shared parameter."""
+        """Apply the clients' mean change to every shared parameter by the server's optimiser."""
         changed, column, place = {}, 0, 0
         for p in self._shared:
             if p.per_item:
@@ -240,11 +246,11 @@ class TorchMethod(Method):
         return server._replace(**changed)
 
     def score(self, download: Any, private: Any) -> Float32:
-        """Logits of all items from the device's own model."""
+        """Logits of all items for each user, from the model on the user's device."""
         return score_all(self._module, self._parameters, download, private, self._device)
 
     def item_table(self, download: Any) -> Float32:
-        """All shared tables side by side, as in an upload."""
+        """The shared parameters with a row per item, joined to one table as in an upload."""
         tables = [getattr(download, p.field) for p in self._shared if p.per_item]
         if not tables:
             raise UnskewError(
@@ -254,7 +260,8 @@ class TorchMethod(Method):
         return np.concatenate(tables, 1)
 
     def score_dense(self, download: Any, private: Any, dense: Float32) -> Float32 | None:
-        """Scores after adding uploaded changes to the shared parameters that are not tables."""
+        """Scores after adding uploaded changes to the shared parameters that do not have a row per
+        item; None if there are no such parameters."""
         replaced, place = {}, 0
         for p in self._shared:
             if not p.per_item:
@@ -283,7 +290,7 @@ class TorchMethod(Method):
         return private._replace(**trained), losses
 
     def _replace_shared(self, download: Any, private: Any) -> Any:
-        """The private state with the server's shared parameters in place of the device's own."""
+        """A copy of the private state in which the shared parameters are those of the server."""
         changed: dict[str, Any] = {}
         for p in self._shared:
             held = getattr(private, p.field)
@@ -294,12 +301,13 @@ class TorchMethod(Method):
         return private._replace(**changed)
 
     def _upload(self, download: Any, private: Any, cohort: Cohort) -> Upload:
-        """The changes of the shared parameters: tables side by side, the rest one after another."""
+        """The clients' changes of the shared parameters: those with a row per item joined to one
+        table, all others to one vector."""
         n = len(cohort.users)
         tables = [(p, getattr(private, p.field)) for p in self._shared if p.per_item]
         sent = Rows.empty(n, 0)
         if tables and not self.config.sends_nothing(cohort.round):
-            # A table that no phase trains has no rows of its own.
+            # A table that no phase trains has no rows on the device.
             sent = max((own for _, own in tables), key=lambda own: len(own.items))
         which = Ragged(sent.indptr, sent.items)
         changes = [np.zeros((len(which.items), 0), np.float32)]
@@ -328,12 +336,12 @@ def federate(
     name: str = "torch",
     **settings: Any,
 ) -> TorchMethod:
-    """A method from a function that builds a module for ``n_items`` items.
+    """Make a method from ``build``, a function that returns a PyTorch module for a number of items.
 
-    ``shared`` names the parameters that the server averages. ``phases`` are what is trained before
-    the upload and after it; by default everything before it. ``settings`` are those of
-    :class:`TorchConfig`. Such a method lives in this process; to save runs that others can open,
-    write a subclass of :class:`TorchMethod` in a module.
+    ``shared`` names the parameters that the server averages. ``phases`` are the local training
+    before the upload and, optionally, after it; by default all parameters are trained before it.
+    ``settings`` are those of :class:`TorchConfig`. Such a method exists only in this process; to
+    save runs that others can open, write a subclass of :class:`TorchMethod` in a module.
     """
     if isinstance(build, nn.Module) or not callable(build):
         raise UnskewError(

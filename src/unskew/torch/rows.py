@@ -1,7 +1,7 @@
-"""Call a module with gathered rows in place of whole tables.
+"""Call a PyTorch module with a few rows of its embedding tables in place of the whole tables.
 
-A step reads few rows of a table. They are gathered once, the module gets them as if they were its
-table, and the gradients of the rows are added up to that of the table.
+A training step reads few rows of a table. They are copied to a small table with which the module is
+called, and the gradients of its rows are added to the rows of the table they come from.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from unskew.jit import jit
 from unskew.types import Float32, Int64
 
 Score = Callable[[nn.Module, Tensor], Tensor]
-"""Logits of items, given as numbers, from a module: ``score(module, items)``."""
+"""Function ``score(module, items)`` that returns the logits of items, given by number."""
 
 
 class _Rows(nn.Embedding):
-    """An embedding whose weight holds exactly the rows of the items it is asked for, in order. It
-    returns them as they are, which saves a lookup and, for the gradients, a slow sum."""
+    """An embedding whose weight holds exactly the rows of the items it is called with, in order. It
+    returns its weight, which saves a lookup and, in the backward pass, a slow sum."""
 
     items: Tensor
 
@@ -34,8 +34,8 @@ class _Rows(nn.Embedding):
 
 
 class _Dropout(nn.Dropout):
-    """Dropout whose mask depends on the client, the step and the layer only, not on who else is
-    trained: entry n is kept or dropped by a hash (SplitMix64) of ``key`` and n."""
+    """Dropout whose mask depends on the client, the step and the layer only, not on the clients
+    trained together: a hash (SplitMix64) of ``key`` and n decides whether entry n is dropped."""
 
     key: Tensor
 
@@ -50,7 +50,7 @@ class _Dropout(nn.Dropout):
 
 
 class RowReader(nn.Module):
-    """A copy of a module, which is called with gathered rows in place of whole tables."""
+    """A copy of a module that is called with a few rows of its tables in place of whole tables."""
 
     def __init__(self, module: nn.Module, tables: Sequence[str], score: Score | None) -> None:
         super().__init__()
@@ -67,32 +67,33 @@ class RowReader(nn.Module):
                 self._embeddings.append(part)
 
     def set_shape(self, shape: Sequence[int], device: torch.device) -> None:
-        """Shape of the items that the module is called with next. Their numbers are positions among
-        the gathered rows."""
+        """Set the shape of the array of items that the module is called with next. Its entries are
+        positions among the gathered rows, 0, 1, 2 and so on, not item numbers."""
         self.items = torch.arange(int(np.prod(shape)), device=device).view(*shape)
         for part in self._embeddings:
             part.items = self.items
 
     def set_key(self, key: Tensor) -> None:
-        """Key of a client's dropout masks in this step."""
+        """Set the key from which a client's dropout masks in this step are computed."""
         for number, part in enumerate(self._dropouts):
             part.key = key + (number << 32)
 
     def forward(self) -> Any:
-        """Logits of the items. They are no argument, because torch.func would wrap it."""
+        """Logits of the items. These are an attribute because torch.func would wrap an argument."""
         if self._score is None:
             return self.module(self.items)
         return self._score(self.module, self.items)
 
 
 def gather_rows(value: Tensor, rows: Tensor) -> Tensor:
-    """Each client's rows of its table: clients x rows x ..."""
+    """Select rows of each client's table; returns a tensor of shape clients x rows x row shape."""
     chosen = value.flatten(0, 1).index_select(0, rows.flatten())
     return chosen.view(len(value), -1, *value.shape[2:])
 
 
 def add_gradients(gradient: Tensor, rows: Tensor, like: Tensor) -> Tensor:
-    """The gradient of a table from those of its gathered rows, of which some may be the same."""
+    """The gradient of a table from the gradients of rows gathered from it. Those of a row that was
+    gathered several times are added."""
     total = torch.zeros_like(like)
     width = int(np.prod(like.shape[2:], dtype=int))
     flat = gradient.reshape(-1, width)
@@ -105,7 +106,8 @@ def add_gradients(gradient: Tensor, rows: Tensor, like: Tensor) -> Tensor:
 
 @jit
 def _add_rows(total: Float32, rows: Int64, values: Float32) -> None:
-    """Add each of ``values`` to its row of ``total``; many times as fast as PyTorch's own."""
+    """Add each of ``values`` to its row of ``total``. On a CPU this is many times as fast as
+    PyTorch's index_add_."""
     for n in range(len(rows)):
         for k in range(values.shape[1]):
             total[rows[n], k] += values[n, k]

@@ -1,4 +1,5 @@
-"""Between the ragged arrays of our states and stacked tensors, one slice per client."""
+"""Convert the ragged arrays of clients' states to stacked tensors with one slice per client, train
+or score with these, and convert the results back."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from unskew.torch.training import Phase, train_phase
 from unskew.types import Cohort, Float32, Float64, Int64, Rows, Samples
 
 SCORED_AT_ONCE = 32
-"""Users for whom whole item tables are stacked at a time."""
+"""Number of users scored at a time; each of them needs a copy of all item tables in memory."""
 
 
 class Parameter(NamedTuple):
-    """A parameter of a module: its name there, its field in our states, and its shape (of one row,
-    if it has a row per item)."""
+    """A parameter of a PyTorch module: its name in the module, its field in the server's and
+    clients' states, and its shape (that of one row, if it has a row per item)."""
 
     name: str
     field: str
@@ -32,7 +33,7 @@ class Parameter(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Numbers in the parameter, or in one row of it."""
+        """Number of values in the parameter or, if it has a row per item, in one row."""
         return int(np.prod(self.shape, dtype=int))
 
 
@@ -48,10 +49,12 @@ def train_clients(
     clients_at_once: int,
     device: str,
 ) -> tuple[dict[str, Any], Float64]:
-    """Train a phase; returns the fields of the private state that changed, and mean losses.
+    """Train the clients of a cohort; returns the trained fields of their private state and the
+    mean loss of each client.
 
-    ``cohort`` carries its samples. Tables are trained by touched rows; a row that a client has not
-    trained before starts as in ``download``.
+    ``phase`` says which parameters are trained, ``cohort`` includes the training samples. Of a
+    parameter with a row per item, only the rows of sampled items are trained. A row that a client
+    has not trained before starts as in ``download``.
     """
     samples = cohort.samples
     assert samples is not None
@@ -102,7 +105,7 @@ def train_clients(
 def score_all(
     module: nn.Module, parameters: Sequence[Parameter], download: Any, private: Any, device: str
 ) -> Float32:
-    """Logits of all items for every user of a private state."""
+    """Logits of all items for every user in the private state: users x items."""
     table = next(p for p in parameters if p.per_item)
     n_items = len(getattr(download, table.field))
     n_users = len(getattr(private, table.field).indptr) - 1
@@ -133,7 +136,7 @@ def score_all(
 
 
 def _similar_sizes(samples: Samples, clients: int) -> Iterator[Int64]:
-    """Groups of at most ``clients`` clients with similar numbers of samples."""
+    """Yield groups of at most ``clients`` clients with similar numbers of samples."""
     order = np.argsort(samples.counts(), kind="stable")
     if len(order):
         yield from np.array_split(order, -(-len(order) // clients))

@@ -25,16 +25,17 @@ from unskew.torch.rows import RowReader, Score, add_gradients, gather_rows
 from unskew.types import Bool, Cohort, Float32, Float64, Int32, Int64, Samples
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
-"""Optimisers that PyTorch can step in one pass over memory."""
+"""Optimisers with a fused version (``fused=True``), which updates in one pass over memory."""
 KEPT_SHARE = 0.7
-"""Finished clients are dropped from the stack once no more than this share of it trains on."""
+"""Finished clients are removed from the stacked parameters once at most this share of the clients
+in them is still training."""
 NO_ITEM = -1e9
-"""Logit of a negative that is missing because a client has too few items to draw from."""
+"""Logit in place of a missing negative; some clients have too few items to draw negatives from."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One local training, before or after the upload.
+    """One local training of a client, before or after the upload.
 
     ``train`` maps names of parameters to learning rates; all other parameters are frozen. A
     sequence of such maps is trained in turns: in every batch each map gets its own forward pass
@@ -58,7 +59,8 @@ class Phase:
 
 
 class _Batch(NamedTuple):
-    """A batch of every client: row numbers, labels, and whether there is an entry."""
+    """One batch per client, padded to equal length: row numbers, labels, and True for entries that
+    are not padding."""
 
     rows: Tensor
     labels: Tensor
@@ -69,7 +71,8 @@ class _Batch(NamedTuple):
 def _shuffled(
     users: Int64, indptr: Int64, epochs: int, seed: int, round: int, purpose: int, order: Int32
 ) -> None:
-    """Per client, the order of its units in each epoch, from the client's own random stream."""
+    """Write to ``order`` the shuffled order of each client's units in each epoch. A unit is a
+    sample, or a positive with its negatives. Each client has a separate random stream."""
     for c in range(len(users)):
         n = indptr[c + 1] - indptr[c]
         current = np.arange(n).astype(np.int32)
@@ -82,7 +85,7 @@ def _shuffled(
 
 @jit
 def _keys(users: Int64, seed: int, round: int, purpose: int) -> Int64:
-    """Per client, a key for random numbers that PyTorch hashes."""
+    """A key for each client, from which dropout masks are computed by hashing in PyTorch."""
     keys = np.empty(len(users), np.int64)
     for c in range(len(users)):
         keys[c] = np.int64(stream(seed, round, users[c], purpose))
@@ -90,7 +93,7 @@ def _keys(users: Int64, seed: int, round: int, purpose: int) -> Int64:
 
 
 class _Batches:
-    """The shuffled batches of some clients, who take their steps together.
+    """The shuffled batches of clients that are trained together, one batch each per step.
 
     A unit is a sample, or, for losses that compare a positive with its negatives, a positive with
     its negatives.
@@ -121,7 +124,7 @@ class _Batches:
         )
 
     def at(self, step: int, clients: Int64, device: torch.device) -> _Batch:
-        """The batch that each client trains in this step; empty for clients that are done."""
+        """The batch that each client trains on in this step; empty for finished clients."""
         number = step % np.maximum(self.per_epoch[clients], 1)
         left = np.minimum(self.units[clients] - number * self.batch, self.batch)
         left[step >= self.steps[clients]] = 0
@@ -159,8 +162,9 @@ def _fill_batch(
     labels: Float32,
     present: Bool,
 ) -> None:
-    """Write each client's next ``left`` units, which ``order`` lists from ``start`` on. A unit is
-    ``width`` samples; the client's samples begin at ``first``."""
+    """Write each client's next batch to ``rows``, ``labels`` and ``present``: ``left`` units,
+    listed in ``order`` from position ``start`` on. A unit is ``width`` consecutive samples; the
+    client's samples begin at position ``first``."""
     for c in range(len(left)):
         for i in range(left[c]):
             unit = first[c] + order[start[c] + i] * width[c]
@@ -171,7 +175,7 @@ def _fill_batch(
 
 
 def _mean_loss(phase: Phase, reader: RowReader) -> Callable[..., Tensor]:
-    """The mean loss of one client's batch, as a function of its parameters."""
+    """Return a function that computes the mean loss of one client's batch from its parameters."""
     grouped = getattr(phase.loss, "per_positive", False)
 
     def mean_loss(train: Any, frozen: Any, labels: Tensor, here: Tensor, key: Tensor) -> Tensor:
@@ -196,10 +200,11 @@ def train_phase(
     schedule: Schedule,
     purpose: int,
 ) -> tuple[dict[str, Tensor], Float64]:
-    """Train the clients' ``stacked`` parameters; returns those trained and the mean losses.
+    """Train the clients' ``stacked`` parameters; returns the trained ones and the mean losses.
 
-    Parameters with a row per item hold each client's touched rows only, so that samples are numbers
-    of rows. Clients whose mean loss has converged stop, as ``schedule`` says.
+    Parameters with a row per item hold only the rows of each client's sampled items; samples name
+    their item by its position among these rows. A client stops when the relative change of its mean
+    loss is below the tolerance in ``schedule``.
     """
     reader = RowReader(module, tables, phase.score)
     gradients = vmap(grad_and_value(_mean_loss(phase, reader)), randomness="different")
@@ -243,7 +248,7 @@ def train_phase(
 
 
 class _Stack:
-    """Stacked parameters of the clients that still train, and the optimisers that step them."""
+    """Stacked parameters of the clients that are still training, and their optimisers."""
 
     def __init__(self, phase: Phase, stacked: dict[str, Tensor], clients: Int64) -> None:
         self.clients = clients
@@ -259,7 +264,7 @@ class _Stack:
         self._groups = phase.groups
 
     def keep(self, chosen: Bool) -> None:
-        """Drop the clients that have finished, with their part of the optimisers' state."""
+        """Keep only the ``chosen`` clients and their part of the optimisers' state."""
         at = torch.from_numpy(chosen)
         n = len(self.clients)
         self.clients = self.clients[chosen]
@@ -277,7 +282,7 @@ class _Stack:
 
 
 class _Progress:
-    """Mean losses of the clients, and which of them train on."""
+    """The mean loss of each client, and whether the client is still training."""
 
     def __init__(self, batches: _Batches, tolerance: float) -> None:
         self._batches, self._tolerance = batches, tolerance
@@ -286,7 +291,7 @@ class _Progress:
         self.means = np.zeros(len(batches.units))
 
     def add(self, step: int, clients: Int64, losses: Float64) -> Bool:
-        """Count the mean losses of a step; returns which of ``clients`` it was the last one for."""
+        """Record the losses of a step; returns True for the ``clients`` that finish with it."""
         b, active = self._batches, self.active[clients]
         units, per_epoch, total = b.units[clients], b.per_epoch[clients], self._total[clients]
         epoch, number = np.divmod(step, np.maximum(per_epoch, 1))
