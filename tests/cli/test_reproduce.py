@@ -25,6 +25,7 @@ def reproduce(place, *arguments, table="main"):
     )
 
 
+@pytest.mark.slow
 def test_cells_become_rows_once_and_failures_are_reported(tmp_path):
     cells = ("--methods", "popularity", "--protocol", "paper,leak-free")
     done = reproduce(tmp_path, *cells, "--data", "filmtrust,demo")

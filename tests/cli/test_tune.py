@@ -102,6 +102,7 @@ def test_no_test_figure_is_kept(finished: dict[str, Any], place: Path) -> None:
     assert names == {"number", "settings", "value", "best_rounds", "seconds", "problem"}
 
 
+@pytest.mark.slow
 def test_a_search_killed_in_a_trial_goes_on_as_if_it_had_not_been(
     finished: dict[str, Any], place: Path
 ) -> None:

@@ -40,6 +40,7 @@ def _run(*arguments: str, fails: bool = False, without_flower: bool = False) -> 
     return done.stderr if fails else done.stdout
 
 
+@pytest.mark.slow
 def test_a_device_without_server_or_flower(tmp_path: Path, tiny_split: Split) -> None:
     task = task_of(tiny_split, "pfedclr", "rounds=3 local_epochs=1 dim=8 participation=1")
     twin = Twin(tmp_path, tiny_split, task, 3)

@@ -136,7 +136,8 @@ def _same_for_all(popularity: Int64, n_users: int) -> Float64:
 def _attack_owners(
     server: CuriousServer, split: Split, rare: Int64, popularity: Int64
 ) -> dict[str, Any]:
-    """Success of the rare-item attack on summed uploads and of popularity alone, as JSON."""
+    """Success in guessing the other items of a rare item's owners, as JSON: by an attack on sums of
+    uploads, and by guessing the most popular items."""
     known = np.flatnonzero(np.isin(split.seen.items, rare))
     items, users = split.seen.items[known].astype(np.int64), owners(split.seen.indptr)[known]
     owned = item_matrix(select(split.seen, users), split.n_items)
@@ -188,7 +189,8 @@ _SUM_COLUMNS = (
     *("method", "λ", "one round: personal AUC", "AUC", "whole run: personal AUC", "by"),
     *("of the heaviest tenth", "AUC", "owner of a rare item: AUC", "precision"),
 )
-"""Table columns for attacks on sums of uploads; "by": strongest attack, λ: noise strength."""
+"""Table columns for attacks on sums of uploads; "by": strongest attack, λ: noise strength,
+"personal": only what is beyond popularity counts, "heaviest tenth": users with most items."""
 
 
 def _single_cells(row: Row) -> list[Cell]:

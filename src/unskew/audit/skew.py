@@ -118,8 +118,8 @@ def audit_skew(
     on_round: Callable[[str, Row], None] | None = None,
     on_client: Callable[[Row], None] | None = None,
 ) -> Row:
-    """Train a method and measure the skew of some clients in every round they take part in. Returns
-    JSON: medians over all clients and rounds, and round by round."""
+    """Train a method and measure how aggregation skews the user vectors of some clients, in every
+    round they take part in. Returns JSON: medians over all clients and rounds, and by round."""
     name = spec.variant
     if name not in VARIANTS:
         raise UnskewError(f'There is no skew to measure of "{name}"; give {", ".join(VARIANTS)}.')

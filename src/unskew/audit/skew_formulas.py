@@ -65,7 +65,8 @@ class History:
 
 
 def slopes(p: Float64, Q: Float64, feedback: Feedback) -> tuple[Float64, Float64]:
-    """Per item, sums over samples of prediction minus label (L1) and of the link's slope (L2)."""
+    """Two sums over the samples of each item: prediction minus label, and the slope of the function
+    that turns a logit into a prediction."""
     value, slope = _link(Q @ p, feedback.link)
     return feedback.samples * value - feedback.label, feedback.samples * slope
 

@@ -132,7 +132,8 @@ class FrozenUserRows(NamedTuple):
 
 @jit
 def frozen_user_rows(rows: Float32, p: Float32, n_nodes: int) -> FrozenUserRows:
-    """State before the first step: zero moments, and the logits of the item ``rows``."""
+    """State before the first step on a client's item ``rows``, while its user vector ``p`` is
+    frozen: zero Adam moments, and the logits of the rows."""
     n = len(rows)
     width = n + (-n) % PADDING
     z, g = np.zeros(width, np.float32), np.zeros(width, np.float32)

@@ -130,7 +130,8 @@ def sample_row(packed: int) -> np.uint32:
 
 @jit
 def packed_loss(packed: Int32, batch: Batch) -> float:
-    """Total loss of samples (2 x row + label) with logits ``batch.z``; gradients to ``batch.s``."""
+    """Total loss of samples, each the integer 2 x row + label, with logits ``batch.z``. Writes the
+    loss's gradients by the logits to ``batch.s``."""
     for j in range(len(packed)):
         batch.y[j] = packed[j] & 1
     return logistic_batch(batch, len(packed))

@@ -150,7 +150,8 @@ def replace_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
 
 
 def add_scores(scores: Float32, vectors: Float32, held: Rows) -> None:
-    """Add to ``scores``, in place, the inner products of clients' vectors and rows in ``held``."""
+    """Add to ``scores``, in place, the inner products of each client's vector with its item rows,
+    which are in ``held``."""
     for_each_block(np.diff(held.indptr), _score_rows, vectors, held, False, scores)
 
 

@@ -173,7 +173,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "without damping popular items in the space": {"item_power": 0.0},
     "with a space of 16": {"dim": 16},
 }
-"""Settings that remove or simplify each part of FedRefit, by the label of the table row."""
+"""Settings that remove or simplify each part of FedRefit, by the label of the table row. FedRefit
+reads histories forward, or forward and backward ("both readings")."""
 
 
 def parts_cells(plan: Plan) -> list[RunSpec]:

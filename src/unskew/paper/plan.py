@@ -40,7 +40,8 @@ METRICS = {"HR@10": "hr@10", "NDCG@10": "ndcg@10"}
 QUICK_ROUNDS = 4
 """Number of training rounds of a quick run (``unskew reproduce --quick``)."""
 CHECKSUMS = Path(__file__).with_name("checksums.json")
-"""File with a checksum per method; ``python -m benchmarks.same_bits --write`` renews it."""
+"""File with a checksum of each method's results; ``python -m benchmarks.same_bits --write`` renews
+it."""
 Line = list[Cell | str | float | None]
 """Table cells of one row."""
 Heads = list[Column | str]

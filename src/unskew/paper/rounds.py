@@ -123,8 +123,8 @@ def motivation_cells(plan: Plan) -> list[RunOrTask]:
 
 
 def motivation_tables(results: Results) -> list[Table]:
-    """A table of FedMF's metrics after ``STANDARD_ROUNDS`` rounds and after the last round, by the
-    first round with aggregation."""
+    """A table of FedMF's metrics after ``STANDARD_ROUNDS`` rounds and after the last round, a row
+    for each choice of the round in which aggregation begins."""
     lines: list[Line] = []
     for row in _motivation_rows(results):
         at = min(STANDARD_ROUNDS, len(row.test["hr@10"])) - 1
