@@ -199,7 +199,7 @@ def test_the_account_stands_in_the_row(audits: Any) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name == "gpfedrec" else name
+        pytest.param(name, marks=pytest.mark.slow) if name in ("fedncf", "gpfedrec") else name
         for name, method in METHODS.items()
         if method.aggregation != "central" and name != "local"
     ],

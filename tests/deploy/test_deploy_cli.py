@@ -88,6 +88,7 @@ def test_flower_is_not_imported_unless_asked_for() -> None:
     subprocess.run([sys.executable, "-c", bare], check=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_data_and_app_of_a_deployment(tmp_path: Path) -> None:
     said = _run("deploy", "data", str(tmp_path / "nodes"), "--data", "demo", "--nodes", "2")
     assert "users=1000 items=1500" in said

@@ -27,6 +27,13 @@ DRAWING = [
 """Federated methods that draw negatives for each client."""
 
 
+def slow_for_gpfedrec(names: list[str]) -> list[Any]:
+    """Parameters of a test; GPFedRec's twenty passes take long."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow) if name == "gpfedrec" else name for name in names
+    ]
+
+
 class Adam:
     """Kingma & Ba, ICLR 2015, with its usual constants."""
 
@@ -77,7 +84,7 @@ def test_a_newcomers_vector_is_trained_with_frozen_items_and_fresh_negatives(
             conformance.assert_same_bits(conformance.leaves(ours), conformance.leaves(theirs))
 
 
-@pytest.mark.parametrize("name", DRAWING)
+@pytest.mark.parametrize("name", slow_for_gpfedrec(DRAWING))
 def test_a_newcomer_meets_more_negatives_than_one_draw_has(name: str, tiny_split: Split) -> None:
     """Items that matter to the folded state, found by moving one after the other."""
     method = create(name, dim=4, local_epochs=1, negatives=1, learning_rate=0.05)
@@ -109,7 +116,7 @@ def own_items_first(split: Split, scores: Any) -> float:
     return float(np.mean(rates))
 
 
-@pytest.mark.parametrize("name", [name for name in DRAWING if name != "fedncf"])
+@pytest.mark.parametrize("name", slow_for_gpfedrec([n for n in DRAWING if n != "fedncf"]))
 def test_a_newcomers_own_items_gain(name: str, tiny_split: Split) -> None:
     """After two rounds already; FedNCF's network needs more before a vector alone can rank."""
     case = conformance.make_case(conformance.make(name), tiny_split)
