@@ -74,6 +74,14 @@ def sets_from_pairs(users: Int64, items: Int64 | Int32, n_users: int, n_items: i
     return lists_from_pairs(keys // n_items, keys % n_items, n_users)
 
 
+def append_lists(first: Ragged, second: Ragged) -> Ragged:
+    """Each user's list in ``first`` followed by the user's list in ``second``."""
+    owner = np.concatenate([owners(first.indptr), owners(second.indptr)])
+    items = np.concatenate([first.items, second.items])
+    order = np.argsort(owner, kind="stable")
+    return Ragged(first.indptr + second.indptr, items[order])
+
+
 def distinct(lists: Ragged, n_items: int) -> Ragged:
     """Each user's distinct items in ascending order."""
     return sets_from_pairs(owners(lists.indptr), lists.items, len(lists.indptr) - 1, n_items)

@@ -117,6 +117,8 @@ class Split:
     """Time of each entry of ``train``; None if the source has no times."""
     item_features: Float32 | None = None
     """A row of features per item; None if the source has none."""
+    validation_in_history: bool = False
+    """Whether a user's history includes the validation items when the test items are predicted."""
 
     @staticmethod
     def from_frames(train: Any, validation: Any = None, test: Any = None, **options: Any) -> Split:
@@ -162,6 +164,9 @@ class Cohort(NamedTuple):
     """Rating of each entry of ``positives``, if the method's ``needs`` ask for it."""
     timestamps: Int64 | None = None
     """Time of each entry of ``positives``, if the method's ``needs`` ask for it."""
+    ages: Float64 | None = None
+    """Age of each entry of ``positives``, if the method ``uses_ages`` and the data has times: 0 for
+    the newest interaction of all clients, 1 for the oldest."""
 
     def at_round(self, round: int) -> Cohort:
         """The same clients in another round, without samples."""
@@ -228,8 +233,10 @@ class Model(Protocol):
     """Whether results are the same to the bit for any number of threads and any chunk size. A
     method that cannot promise that is compared with tolerances."""
     stateless: ClassVar[bool] = False
-    """Whether devices hold no parameters of their own, so that any user can be scored with the
-    newest download."""
+    """Whether devices hold no parameters of their own. At every evaluation all users, not only
+    those of the round, then get the newest download, and ``refresh`` computes their states."""
+    uses_ages: ClassVar[bool] = False
+    """Whether clients get the ages of their items (``Cohort.ages``) where the data has times."""
     large_chunks: ClassVar[bool] = False
     """Whether clients train faster in few large chunks than in many small ones, because a step of
     many clients costs little more than a step of one."""
@@ -255,7 +262,9 @@ class Model(Protocol):
         """Scores of all items, one row per user, from a download and the users' private states."""
 
     def fold_in(self, download: Any, private: Any, cohort: Cohort) -> Any:
-        """Private states of new users, computed from their items without a training round."""
+        """Private states of new users, computed from their items without a training round. Default:
+        ``refresh`` computes them; a method without that hook needs its own."""
+        return self.refresh(download, private, cohort.positives)
 
     # Optional hooks, with their defaults.
 
@@ -287,8 +296,18 @@ class Model(Protocol):
 
     def refresh(self, download: Any, private: Any, history: Ragged) -> Any:
         """Bring users' private states up to date with their items so far, in order of time, by
-        arithmetic alone. Default: the states stay as they were trained."""
+        arithmetic alone. A ``stateless`` method ignores the states it gets. Default: the states
+        stay as they were trained."""
         return private
+
+    def evaluated(self, round: int) -> bool:
+        """Whether the model is evaluated after this round. Default: after every round."""
+        return True
+
+    def finished(self, round: int, best_round: int) -> bool:
+        """Whether training ends after ``round``, before its last one; ``best_round`` is the best so
+        far on validation. Default: no."""
+        return False
 
     def export(self) -> Any:
         """The arithmetic that gives a newcomer's scores, for devices without Python. Default: None,
@@ -319,6 +338,10 @@ class Method(Model, Protocol):
         """Share of the clients that take part in a round. Default: the settings' constant."""
         share: float = self.config.participation
         return share
+
+    def cohort_size(self, round: int, n_users: int) -> int:
+        """Number of clients that take part in a round. Default: the share ``participation``."""
+        return max(1, int(n_users * self.participation(round) + 1e-9))
 
     def check_download(self, download: Any) -> str | None:
         """A device's own bounds on a download: the reason to refuse it, or None. Default: none."""

@@ -122,7 +122,8 @@ def test_saved_devices_reproduce_the_last_ranks(played: Played) -> None:
     for user in range(split.n_users):
         one = np.array([user])
         download = devices.downloads[int(devices.version[user])]
-        again.update(one, played.federation.method.score(download, devices.take(one)))
+        scores = played.federation.method.score(download, devices.take(one))
+        again.update(one, scores, scores)
     for board, ranks in again.arrays().items():
         np.testing.assert_array_equal(ranks, played.boards[-1][board])
 

@@ -17,10 +17,10 @@ from unskew.types import Cohort, Float32, Int64, Ragged, Rows, Split, Upload, Up
 
 def test_cohorts_come_from_their_own_stream() -> None:
     """These numbers are part of every saved result."""
-    assert draw_cohort(3, 2, 12, 0.5).tolist() == [0, 4, 6, 8, 10, 11]
-    assert draw_cohort(2**40 + 1, 7, 9, 0.34).tolist() == [1, 2, 6]
+    assert draw_cohort(3, 2, 12, 6).tolist() == [0, 4, 6, 8, 10, 11]
+    assert draw_cohort(2**40 + 1, 7, 9, 3).tolist() == [1, 2, 6]
     chosen = generator(5, Purpose.COHORT, 3).permutation(50)[:10]
-    assert draw_cohort(5, 3, 50, 0.2).tolist() == sorted(chosen)
+    assert draw_cohort(5, 3, 50, 10).tolist() == sorted(chosen)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,8 @@ def test_cohorts_come_from_their_own_stream() -> None:
 )
 def test_the_size_of_a_cohort(n_users: int, share: float, size: int) -> None:
     """Rounded down, but 0.29 of 100 is 29 and nobody is not a cohort."""
-    cohort = draw_cohort(0, 1, n_users, share)
+    method = create("fedmf", participation=share)
+    cohort = draw_cohort(0, 1, n_users, method.cohort_size(1, n_users))
     assert len(cohort) == len(set(cohort.tolist())) == size
     assert (cohort.dtype, cohort.min() >= 0, cohort.max() < n_users) == (np.int64, True, True)
 
@@ -169,7 +170,8 @@ def test_an_epoch_of_a_central_baseline(tiny_split: Split) -> None:
         assert list(state.devices.downloads) == [round]
     again, everyone = Scoreboard(tiny_split), np.arange(tiny_split.n_users)
     download = federation.method.download(state.server)
-    again.update(everyone, federation.method.score(download, state.devices.take(everyone)))
+    scores = federation.method.score(download, state.devices.take(everyone))
+    again.update(everyone, scores, scores)
     for name, ranks in again.arrays().items():
         np.testing.assert_array_equal(ranks, state.scoreboard.arrays()[name], err_msg=name)
 
@@ -286,17 +288,17 @@ def test_lists_of_some_users_in_their_order() -> None:
 def test_a_scoreboard_is_copied_and_loaded_whole(tiny_split: Split) -> None:
     board, everyone = Scoreboard(tiny_split), np.arange(tiny_split.n_users)
     scores = np.random.default_rng(0).random((len(everyone), tiny_split.n_items), np.float32)
-    board.update(everyone, scores)
+    board.update(everyone, scores, scores)
     copy, loaded = board.snapshot(), Scoreboard(tiny_split)
     loaded.load(board.arrays())
     before = {name: array.copy() for name, array in board.arrays().items()}
-    board.update(everyone, -scores)
+    board.update(everyone, -scores, -scores)
     assert any((board.arrays()[name] != array).any() for name, array in before.items())
     for other in (copy, loaded):
         for name, array in before.items():
             np.testing.assert_array_equal(other.arrays()[name], array, err_msg=name)
     some = np.array([3, 1])
-    board.update(some, scores[some])
+    board.update(some, scores[some], scores[some])
     np.testing.assert_array_equal(board.top[some], copy.top[some])
     for part in ("validation", "test"):
         ours, theirs = board.per_user(part), copy.per_user(part)

@@ -29,22 +29,23 @@ def noise(
     return make_interactions([rows[place] for place in rng.permutation(len(rows))])
 
 
-def plain_leave_one_out(data: Interactions, user: str) -> tuple[list[str], str, str]:
-    """Training items in time order, the validation and the test item of one user, as labels."""
+def plain_leave_one_out(data: Interactions, user: str, ties: int = 1) -> tuple[list[str], str, str]:
+    """Training items in time order, the validation and the test item of one user, as labels. Of
+    rows with equal times the first one in the file is the latest; the last one if ties is -1."""
     number = list(data.user_ids).index(user)
     rows = np.flatnonzero(data.users == number).tolist()
     clock = data.timestamps if data.timestamps is not None else np.arange(len(data.users))
-    latest_first = sorted(rows, key=lambda row: (-clock[row], row))
+    latest_first = sorted(rows, key=lambda row: (-clock[row], ties * row))
     test, validation = latest_first[:2]
     train = sorted(set(rows) - {test, validation}, key=lambda row: (clock[row], row))
     labels = [data.item_ids[item] for item in data.items]
     return [labels[row] for row in train], labels[validation], labels[test]
 
 
-@pytest.mark.parametrize("protocol", ["paper", "leak-free"])
+@pytest.mark.parametrize("protocol", ["paper", "leak-free", "sequential"])
 def test_leave_one_out_against_the_plain_rule(protocol: str) -> None:
     data = noise(repeats=protocol == "paper")
-    if protocol == "leak-free":
+    if protocol != "paper":
         pairs = np.stack([data.users, data.items], 1)
         first = np.sort(np.unique(pairs, axis=0, return_index=True)[1])
         assert data.timestamps is not None
@@ -56,7 +57,8 @@ def test_leave_one_out_against_the_plain_rule(protocol: str) -> None:
         )
     split = prepare(data, protocol)
     for number, user in enumerate(split.user_ids):
-        train, validation, test = plain_leave_one_out(data, user)
+        ties = -1 if protocol == "sequential" else 1
+        train, validation, test = plain_leave_one_out(data, user, ties)
         assert [split.item_ids[item] for item in split.train.of(number)] == train
         assert [split.item_ids[item] for item in split.validation.of(number)] == [validation]
         assert [split.item_ids[item] for item in split.test.of(number)] == [test]
@@ -68,6 +70,16 @@ def test_among_tied_latest_rows_the_first_in_the_file_is_tested() -> None:
     assert as_lists(split.test) == [[0]]
     assert as_lists(split.validation) == [[2]]
     assert as_lists(split.train) == [[1, 4, 3]]
+
+
+def test_sequential_keeps_the_order_of_the_file_among_ties() -> None:
+    data = make_interactions([(0, 0, 9), (0, 1, 5), (0, 2, 9), (0, 3, 9), (0, 4, 5)])
+    split = prepare(data, "sequential")
+    assert as_lists(split.test) == [[3]]
+    assert as_lists(split.validation) == [[2]]
+    assert as_lists(split.train) == [[1, 4, 0]]
+    assert split.validation_in_history
+    assert split.rank_all
 
 
 def test_a_tie_for_second_place_goes_to_the_first_in_the_file() -> None:
@@ -244,7 +256,7 @@ def test_nothing_left_and_unknown_names_are_refused() -> None:
     data = make_interactions([(0, 0, 0), (0, 1, 1)])
     with pytest.raises(UnskewError, match="No user of hand-made"):
         prepare(data)
-    with pytest.raises(UnskewError, match="paper, leak-free, time, ratio"):
+    with pytest.raises(UnskewError, match="paper, leak-free, sequential, time, ratio"):
         prepare(data, "leakfree")
     with pytest.raises(UnskewError, match="at least 1"):
         EvaluationProtocol("none", True, "time", "training", True, candidates=0)

@@ -94,7 +94,7 @@ def audit_privacy(
         "noise": noise,
         "ldp": spec.to_json()["ldp"],
         "rounds": rounds,
-        "participation": method.participation(1),
+        "participation": method.participation(rounds),
         "users": split.n_users,
         "items": split.n_items,
         "attacked": len(attacked),

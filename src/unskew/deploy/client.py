@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -71,8 +72,7 @@ def train(message: Message, context: Context) -> Message:
     about = message.content.config_records["round"]
     round, best = (int(str(about[key])) for key in ("round", "best"))
     with _open_device(context) as device:
-        named = {k: a.numpy() for k, a in message.content.array_records["download"].items()}
-        download = read_download(device.method, named, device.task.n_users, device.task.n_items)
+        download = _read_download(message, device)
         device.keep_as_best(best)
         upload = device.step1(round, download, _transform(config, device.seeds.noise))
         trained = len(device.progress.due)
@@ -87,10 +87,12 @@ def train(message: Message, context: Context) -> Message:
 
 
 def evaluate(message: Message, context: Context) -> Message:
-    """Reply with each metric's sum over the node's users, with their current models, and the number
-    of users in the sum."""
+    """Reply with each metric's sum over the node's users, with their current models or those of the
+    download in the message, and the number of users in the sum."""
     sums: dict[str, int | float | list[int] | list[float]] = {}
     with _open_device(context) as device:
+        if device.method.stateless:
+            device.deliver(_read_download(message, device))
         for part in ("validation", "test"):
             for name, (total, count) in device.metric_sums(part).items():
                 sums[f"{part}.{name}"] = [total, float(count)]
@@ -103,6 +105,11 @@ def choose(message: Message, context: Context) -> Message:
     with _open_device(context) as device:
         device.keep_as_best(int(str(message.content.config_records["best"]["best"])))
     return Message(RecordDict(), reply_to=message)
+
+
+def _read_download(message: Message, device: Device) -> Any:
+    named = {k: a.numpy() for k, a in message.content.array_records["download"].items()}
+    return read_download(device.method, named, device.task.n_users, device.task.n_items)
 
 
 def _node_config(context: Context) -> NodeConfig:

@@ -181,6 +181,17 @@ class Device:
         self._save()
         return True
 
+    def deliver(self, download: Any) -> None:
+        """Compute all users' states from a download, for methods without parameters per user."""
+        self.step2()
+        self.devices.remember(self.progress.round, download)
+        for local in batches(np.arange(len(self.data.users))):
+            history = select(self.data.split.train, local)
+            private = self.method.refresh(download, self.devices.take(local), history)
+            self.devices.put(local, private, self.progress.round)
+        self.devices.forget()
+        self._save()
+
     def keep_as_best(self, best: int) -> bool:
         """Copy the state to ``best.safetensors`` if the node has not trained since round ``best``,
         the best one so far. Returns whether the state was copied."""
@@ -195,7 +206,7 @@ class Device:
         """For each metric, its sum over the node's users and the number of users in the sum."""
         board, recommender = Scoreboard(self.data.split), self.recommender()
         for local in batches(np.arange(len(self.data.users))):
-            board.update(local, recommender.scores(local))
+            board.update(local, *recommender.held_out_scores(local))
         values = board.per_user(part).items()
         present = {name: value[~np.isnan(value)] for name, value in values}
         return {name: (float(value.sum()), len(value)) for name, value in present.items()}

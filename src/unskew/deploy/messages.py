@@ -81,8 +81,10 @@ def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_item
     for name, like in zip(example._fields, example, strict=True):
         array = named[name]
         # A method may send an empty array at first; the server's own array then has the full size.
-        shapes = {like.shape, getattr(server, name, like).shape}
-        if isinstance(array, np.ndarray) and not len(like):  # one row per user, none at first
+        full = getattr(server, name, like)
+        shapes = {like.shape, full.shape}
+        # One row per user, none at first.
+        if isinstance(array, np.ndarray) and not (len(like) or len(full)):
             lengths.add(len(array) if array.ndim else -1)
             shapes = {(n, *like.shape[1:]) for n in lengths if 0 <= n <= n_users}
         if not isinstance(array, np.ndarray) or array.dtype != like.dtype:

@@ -65,6 +65,7 @@ def write_node_data(folder: Path, data: NodeData) -> None:
         "data": split.data,
         "protocol": split.protocol,
         "rank_all": split.rank_all,
+        "validation_in_history": split.validation_in_history,
         "users": list(split.user_ids),
         "items": list(split.item_ids),
         "titles": None if split.titles is None else list(split.titles),
@@ -92,6 +93,7 @@ def read_node_data(folder: Path) -> NodeData:
         titles=labels["titles"],
         sampled=named["sampled"],
         rank_all=labels["rank_all"],
+        validation_in_history=labels.get("validation_in_history", False),
         **lists,
     )
     return NodeData(named["users"], split)

@@ -221,7 +221,8 @@ class Coordinator:
     def _evaluate(self, round: int, nodes: list[int]) -> dict[str, Any]:
         """Ask the nodes for metric sums; returns the mean over the users of nodes that answered."""
         answers, n_users = {}, self._task.n_users
-        for node, reply in self._ask("evaluate", round, dict.fromkeys(nodes, RecordDict())):
+        content = self._content(round) if self._method.stateless else RecordDict()
+        for node, reply in self._ask("evaluate", round, dict.fromkeys(nodes, content)):
             try:
                 answers[node] = read_metric_sums(reply, n_users)
             except Rejected as error:

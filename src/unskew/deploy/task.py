@@ -72,7 +72,8 @@ class Task:
 
     def cohort_of(self, round: int) -> Int64:
         """Numbers of the users who train in a round, drawn as in the simulator."""
-        return draw_cohort(self.seed, round, self.n_users, self.build().participation(round))
+        size = self.build().cohort_size(round, self.n_users)
+        return draw_cohort(self.seed, round, self.n_users, size)
 
     def check_folder(self, folder: Path, saved: Mapping[str, Any]) -> None:
         """Raise an error if the state in ``folder`` is of another federation. ``saved`` is the task

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
-from unskew.kernels import work_alone
+from unskew.kernels import one_blas_thread, work_alone
 from unskew.types import Cohort, Float64, Int64, Method, Upload
 
 Transform = Callable[[Upload, Cohort], Upload]
@@ -64,7 +64,8 @@ class ThreadExecutor:
         self, train: Callable[[Int64], Trained], chunks: Sequence[Int64]
     ) -> Iterator[Trained]:
         prepare = work_alone if self.workers > 1 else None
-        with ThreadPoolExecutor(self.workers, "unskew-worker", initializer=prepare) as pool:
+        pool_of_threads = ThreadPoolExecutor(self.workers, "unskew-worker", initializer=prepare)
+        with one_blas_thread(), pool_of_threads as pool:
             pending: deque[Future[Trained]] = deque()
             for users in chunks:
                 pending.append(pool.submit(train, users))

@@ -15,10 +15,12 @@ from unskew.engine.devices import Devices
 from unskew.engine.executor import Executor, ThreadExecutor, Trained, Transform, train_chunk
 from unskew.engine.scoreboard import Scoreboard
 from unskew.kernels import add_uploads, empty_sum, get_threads
-from unskew.ragged import indptr_from_counts, positions, select
+from unskew.ragged import append_lists, indptr_from_counts, positions, select
 from unskew.rng import Purpose, generator
 from unskew.types import (
     Cohort,
+    Float32,
+    Float64,
     Int64,
     Method,
     Rows,
@@ -80,6 +82,7 @@ class Federation:
         self._chunk, self._transform, self._executor = chunk, transform, executor
         self._checked = False
         self._needs = frozenset(getattr(method, "needs", ()))
+        self._ages = _relative_ages(split.train_timestamps) if method.uses_ages else None
         if "item_features" in self._needs:
             method.set_item_features(self._needed("item_features", split.item_features))
 
@@ -103,15 +106,18 @@ class Federation:
             state = checkpoints.load(self)
         if state is None:
             state = self.start()
-        while state.round < last:
+        while not self._ended(state, last):
             if before_round is not None:
                 before_round(state)
             row = self.step(state)
             if on_round is not None:
                 on_round(state, row)
             if checkpoints is not None:
-                checkpoints.after_round(state, final=state.round == last)
+                checkpoints.after_round(state, final=self._ended(state, last))
         return state
+
+    def _ended(self, state: State, last: int) -> bool:
+        return state.round >= last or self.method.finished(state.round, state.best_round)
 
     def start(self) -> State:
         """State before the first round: all clients have the initial model and are evaluated."""
@@ -119,15 +125,20 @@ class Federation:
         server, private = checked.init(self.split.n_users, self.split.n_items, self.seed)
         download = self.method.retained_download(self.method.download(server))
         devices, board = Devices(private, download), Scoreboard(self.split)
+        state = State(0, server, devices, board, 0, devices, board)
+        if self.method.stateless:
+            self._deliver(state)
         everyone = np.arange(self.split.n_users)
         self._evaluate(board, devices, everyone, download, self._chunk_size(devices))
-        return State(0, server, devices, board, 0, devices.snapshot(), board.snapshot())
+        state.best_devices, state.best_scoreboard = devices.snapshot(), board.snapshot()
+        return state
 
     def step(self, state: State) -> Row:
         """Train and evaluate one round. Changes ``state``; returns the round's losses and metrics.
 
         The best round is the one with the highest validation NDCG@10, the first one in a tie; the
-        last round if nobody has validation items.
+        last round if nobody has validation items. After a round without an evaluation the metrics
+        are those of the last one.
         """
         began, board, devices = time.perf_counter(), state.scoreboard, state.devices
         if self.method.aggregation == "central":
@@ -137,13 +148,18 @@ class Federation:
             users, download, figures = self._train_clients(state)
             batch = min(self._chunk, EVALUATION_BATCH_USERS)
         state.round += 1
-        trained = time.perf_counter()
-        self._evaluate(board, devices, users, download, batch)
+        trained, clients = time.perf_counter(), len(users)
+        if self.method.evaluated(state.round):
+            if self.method.stateless and self.method.aggregation != "central":
+                users, download = np.arange(self.split.n_users), self._deliver(state)
+                batch = self._chunk_size(devices)
+                figures["bytes_down"] += self.method.download_bytes(download) * len(users)
+            self._evaluate(board, devices, users, download, batch)
         row = {
             "round": state.round,
             "seconds": trained - began,
             "evaluation_seconds": time.perf_counter() - trained,
-            "clients": len(users),
+            "clients": clients,
             **figures,
             "validation": _headline(board.means("validation")),
             "test": _headline(board.means("test")),
@@ -159,7 +175,8 @@ class Federation:
 
     def cohort_of(self, round: int) -> Int64:
         """Indices of the users who take part in a round, ascending."""
-        return draw_cohort(self.seed, round, self.split.n_users, self.method.participation(round))
+        n_users = self.split.n_users
+        return draw_cohort(self.seed, round, n_users, self.method.cohort_size(round, n_users))
 
     def cohort(self, users: Int64, round: int) -> Cohort:
         """The data for training ``users`` in a round: training items, items never drawn as
@@ -173,13 +190,16 @@ class Federation:
             self.seed,
             round,
         )
-        place = positions(split.train.indptr, users) if self._needs else users
+        asked = bool(self._needs) or self._ages is not None
+        place = positions(split.train.indptr, users) if asked else users
         if "ratings" in self._needs:
             ratings = self._needed("ratings", split.train_ratings)
             cohort = cohort._replace(ratings=ratings[place])
         if "timestamps" in self._needs:
             timestamps = self._needed("timestamps", split.train_timestamps)
             cohort = cohort._replace(timestamps=timestamps[place])
+        if self._ages is not None:
+            cohort = cohort._replace(ages=self._ages[place])
         return cohort
 
     def _needed(self, name: str, values: Any) -> Any:
@@ -252,7 +272,20 @@ class Federation:
     ) -> None:
         """Score ``size`` users at a time and store their held-out items' ranks in ``board``."""
         for batch in batches(users, size):
-            board.update(batch, self.method.score(download, devices.take(batch)))
+            private = devices.take(batch)
+            board.update(batch, *score_parts(self.method, download, private, self.split, batch))
+
+    def _deliver(self, state: State) -> Any:
+        """Send the newest download to all users and compute their states from it and their training
+        items, for methods without parameters per user. Returns the download."""
+        method, devices = self.method, state.devices
+        download = method.retained_download(method.download(state.server))
+        devices.remember(state.round, download)
+        for batch in batches(np.arange(self.split.n_users), self._chunk_size(devices)):
+            history = select(self.split.train, batch)
+            devices.put(batch, method.refresh(download, devices.take(batch), history), state.round)
+        devices.forget()
+        return download
 
     def _chunk_size(self, devices: Devices) -> int:
         return min(self._chunk, max(1, int(MAX_CHUNK_BYTES / devices.mean_bytes())))
@@ -266,6 +299,28 @@ class Federation:
             return max(1, -(-n_users // parts))
         size = self._chunk_size(devices) // (2 * workers)
         return max(1, min(size, -(-n_users // (workers * MIN_CHUNKS_PER_WORKER))))
+
+
+def _relative_ages(times: Int64 | None) -> Float64 | None:
+    """Ages from 0 (the newest time) to 1 (the oldest); None without times, or if all are equal."""
+    if times is None or times.min() == times.max():
+        return None
+    ages: Float64 = (times.max() - times) / (times.max() - times.min())
+    return ages
+
+
+def score_parts(
+    method: Method, download: Any, private: Any, split: Split, users: Int64
+) -> tuple[Float32, Float32]:
+    """Scores of all items for ``users``, for validation and for testing. They differ if the
+    history before the test items has the validation items, too, and the method can refresh its
+    states with them."""
+    scores = method.score(download, private)
+    if not split.validation_in_history:
+        return scores, scores
+    history = append_lists(select(split.train, users), select(split.validation, users))
+    refreshed = method.refresh(download, private, history)
+    return scores, scores if refreshed is private else method.score(download, refreshed)
 
 
 def batches(users: Int64, size: int = MAX_CHUNK_CLIENTS) -> Iterator[Int64]:
@@ -295,9 +350,9 @@ def concatenate_uploads(each: list[tuple[Int64, Upload]]) -> Uploads:
     return Uploads(np.concatenate(users), Upload(Rows(indptr, items, values), *rest))
 
 
-def draw_cohort(seed: int, round: int, n_users: int, share: float) -> Int64:
-    """Draw the users of a round without replacement, ascending. Deployments draw the same users."""
-    size = max(1, int(n_users * share + 1e-9))
+def draw_cohort(seed: int, round: int, n_users: int, size: int) -> Int64:
+    """Draw ``size`` users for a round without replacement, ascending. Deployments draw the same
+    users."""
     chosen = generator(seed, Purpose.COHORT, round).permutation(n_users)[:size]
     return np.sort(chosen).astype(np.int64)
 

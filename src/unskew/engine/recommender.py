@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from unskew.engine.devices import Devices
-from unskew.engine.federation import MAX_CHUNK_CLIENTS
+from unskew.engine.federation import MAX_CHUNK_CLIENTS, score_parts
 from unskew.evaluation import best_unseen
 from unskew.ragged import select
 from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewError
@@ -84,12 +84,19 @@ class Recommender:
 
     def scores(self, users: Int64) -> Float32:
         """Scores of all items for each user, by the model that the user's device received last."""
-        scores = np.empty((len(users), self.split.n_items), np.float32)
+        return self.held_out_scores(users)[0]
+
+    def held_out_scores(self, users: Int64) -> tuple[Float32, Float32]:
+        """Scores of all items for each user, for validation and for testing; they differ if the
+        protocol has the validation items in the history before the test items."""
+        validation, test = np.empty((2, len(users), self.split.n_items), np.float32)
         for version in np.unique(self._devices.version[users]):
             chosen = np.flatnonzero(self._devices.version[users] == version)
-            private = self._devices.take(users[chosen])
-            scores[chosen] = self._method.score(self._devices.downloads[int(version)], private)
-        return scores
+            private, download = self._devices.take(users[chosen]), self._devices.downloads[version]
+            validation[chosen], test[chosen] = score_parts(
+                self._method, download, private, self.split, users[chosen]
+            )
+        return validation, test
 
     def _best(self, users: list[str], scores: Float32, seen: Ragged, k: int) -> pl.DataFrame:
         """Table of the ``k`` items with the highest scores per user, without those in ``seen``."""

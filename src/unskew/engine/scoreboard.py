@@ -33,11 +33,15 @@ class Scoreboard:
         }
         self.top = np.full((split.n_users, TOP_K), -1, np.int32)
 
-    def update(self, users: Int64, scores: Float32) -> None:
+    def update(self, users: Int64, validation: Float32, test: Float32) -> None:
+        """Store the ranks that these users' scores give. ``validation`` and ``test`` are scores of
+        all items, from the history before the validation items and before the test items."""
+        scores = {"validation": validation, "test": test}
         for (part, ranking), ranks in self.ranks.items():
             place = positions(getattr(self._split, part).indptr, users)
-            ranks[place] = held_out_ranks(scores, users, self._split, part, ranking == "sampled")
-        self.top[users] = top_k(scores, users, self._split, TOP_K)
+            sampled = ranking == "sampled"
+            ranks[place] = held_out_ranks(scores[part], users, self._split, part, sampled)
+        self.top[users] = top_k(test, users, self._split, TOP_K)
 
     def per_user(self, part: Part, ranking: Ranking | None = None) -> dict[str, Float64]:
         """Metrics per user from ranks among "all" or "sampled" items (default: the protocol's)."""

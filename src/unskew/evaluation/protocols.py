@@ -10,6 +10,10 @@
 ``time``
     As ``leak-free``, but all rows after a point in time, the same for all users, are held out, so
     no user trains on another user's future.
+``sequential``
+    As ``leak-free``, with two rules of the literature on sequence models: rows with equal times
+    stay in the order of the file, and the validation item is part of the history from which the
+    test item is predicted.
 ``ratio``
     As ``leak-free``, but the latest 10 % of each user's rows are tested on, and the 10 % before
     them are for validation.
@@ -66,6 +70,11 @@ class EvaluationProtocol:
     """Share of rows for validation, if the split is "time" (of all) or "ratio" (of each user's)."""
     test_share: float = 0.1
     """Share of the rows to test on, if the split is "time" or "ratio"."""
+    latest_of_ties: Literal["first", "last"] = "first"
+    """Which of a user's rows with equal times counts as the latest when rows are held out: the
+    first one in the file (the paper's rule) or the last one."""
+    validation_in_history: bool = False
+    """True if a user's history includes the validation items when the test items are predicted."""
 
     def __post_init__(self) -> None:
         if self.candidates < 1:
@@ -85,6 +94,15 @@ PROTOCOLS: dict[str, EvaluationProtocol] = {
     for protocol in (
         EvaluationProtocol("paper", False, "leave-one-out", "everything", rank_all=False),
         EvaluationProtocol("leak-free", True, "leave-one-out", "training", rank_all=True),
+        EvaluationProtocol(
+            "sequential",
+            True,
+            "leave-one-out",
+            "training",
+            rank_all=True,
+            latest_of_ties="last",
+            validation_in_history=True,
+        ),
         EvaluationProtocol("time", True, "time", "training", rank_all=True),
         EvaluationProtocol("ratio", True, "ratio", "training", rank_all=True),
     )
@@ -133,7 +151,8 @@ def prepare(
         notes.append("nobody has test items, so there are no metrics")
     sampled = np.full((n_users, rules.candidates), -1, np.int32)
     _draw_candidates(known, n_items, seed, sampled)
-    times, ratings = kept.timestamps, kept.ratings
+    times = kept.timestamps if kept.clock == "time" else None
+    ratings = kept.ratings
     return Split(
         data=interactions.name,
         protocol=rules.name,
@@ -151,6 +170,7 @@ def prepare(
         train_ratings=None if ratings is None else ratings[rows["train"]],
         train_timestamps=None if times is None else times[rows["train"]],
         item_features=kept.item_features,
+        validation_in_history=rules.validation_in_history,
     )
 
 

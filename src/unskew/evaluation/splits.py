@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,14 +15,17 @@ PARTS = ("train", "validation", "test")
 """Names of the parts of a split, in the order of the numbers in ``Interactions.parts``."""
 
 
-class Shares(Protocol):
-    """The shares of rows that a protocol holds out for validation and for testing."""
+class Rules(Protocol):
+    """The part of a protocol that decides which rows are held out."""
 
     @property
     def validation_share(self) -> float: ...
 
     @property
     def test_share(self) -> float: ...
+
+    @property
+    def latest_of_ties(self) -> Literal["first", "last"]: ...
 
 
 class Masks(NamedTuple):
@@ -33,34 +36,31 @@ class Masks(NamedTuple):
     test: Bool
 
 
-def leave_one_out(kept: Interactions, clock: Int64, shares: Shares, notes: list[str]) -> Masks:
+def leave_one_out(kept: Interactions, clock: Int64, rules: Rules, notes: list[str]) -> Masks:
     """Test on each user's latest row, validate on the one before, train on all earlier rows. Users
     with too few rows for that only train.
-
-    Of rows with equal times, the one that comes first in the file counts as the later one.
     """
     per_user = np.bincount(kept.users, minlength=len(kept.user_ids))
     enough = _can_be_evaluated(per_user, notes)
-    latest_first = np.lexsort((-clock, kept.users))
+    latest_first = _latest_first(kept, clock, rules)
     starts = (np.cumsum(per_user) - per_user)[enough]
     validation, test = np.zeros((2, len(clock)), bool)
     test[latest_first[starts]] = validation[latest_first[starts + 1]] = True
     return Masks(~validation & ~test, validation, test)
 
 
-def cut_ratio(kept: Interactions, clock: Int64, shares: Shares, notes: list[str]) -> Masks:
+def cut_ratio(kept: Interactions, clock: Int64, rules: Rules, notes: list[str]) -> Masks:
     """Test on the latest rows of each user, validate on those before, train on all earlier rows.
 
-    ``shares`` are the shares of each user's rows to hold out. Numbers of rows are rounded, but each
-    part gets at least one row. Users with too few rows for that only train. Of rows with equal
-    times, the one that comes first in the file counts as the later one.
+    ``rules`` has the shares of each user's rows to hold out. Numbers of rows are rounded, but each
+    part gets at least one row. Users with too few rows for that only train.
     """
     per_user = np.bincount(kept.users, minlength=len(kept.user_ids))
     enough = _can_be_evaluated(per_user, notes)
-    n_test = np.clip(np.floor(per_user * shares.test_share + 0.5), 1, per_user - 2)
-    n_validation = np.floor(per_user * shares.validation_share + 0.5)
+    n_test = np.clip(np.floor(per_user * rules.test_share + 0.5), 1, per_user - 2)
+    n_validation = np.floor(per_user * rules.validation_share + 0.5)
     n_validation = np.clip(n_validation, 1, per_user - n_test - 1)
-    latest_first = np.lexsort((-clock, kept.users))
+    latest_first = _latest_first(kept, clock, rules)
     starts, user = np.cumsum(per_user) - per_user, kept.users[latest_first]
     place = np.arange(len(clock)) - starts[user]
     validation, test = np.zeros((2, len(clock)), bool)
@@ -70,7 +70,14 @@ def cut_ratio(kept: Interactions, clock: Int64, shares: Shares, notes: list[str]
     return Masks(~validation & ~test, validation, test)
 
 
-def use_given(kept: Interactions, clock: Int64, shares: Shares, notes: list[str]) -> Masks:
+def _latest_first(kept: Interactions, clock: Int64, rules: Rules) -> Int64:
+    """Row numbers, user after user, each user's latest row first."""
+    row = np.arange(len(clock))
+    later = row if rules.latest_of_ties == "first" else -row
+    return np.lexsort((later, -clock, kept.users))
+
+
+def use_given(kept: Interactions, clock: Int64, rules: Rules, notes: list[str]) -> Masks:
     """Use the split that comes with the data (``Interactions.parts``)."""
     parts = np.asarray(kept.parts)
     masks = Masks(parts == 0, parts == 1, parts == 2)
@@ -91,15 +98,15 @@ def _can_be_evaluated(rows_per_user: Int64, notes: list[str]) -> Bool:
     return enough
 
 
-def cut_time(kept: Interactions, clock: Int64, shares: Shares, notes: list[str]) -> Masks:
+def cut_time(kept: Interactions, clock: Int64, rules: Rules, notes: list[str]) -> Masks:
     """Split into training, validation and test at two points in time, the same for all users.
 
     Rows with equal times go to the same (later) part, so slightly more rows than intended may be
     held out. Items without training rows are not held out.
     """
     in_order = np.sort(clock)
-    n_test = max(round(len(clock) * shares.test_share), 1)
-    n_held_out = n_test + max(round(len(clock) * shares.validation_share), 1)
+    n_test = max(round(len(clock) * rules.test_share), 1)
+    n_held_out = n_test + max(round(len(clock) * rules.validation_share), 1)
     starts = in_order[[0, -min(n_held_out, len(clock)), -n_test]]
     if not (np.diff(starts) > 0).all():
         raise UnskewError(

@@ -6,7 +6,13 @@ Shared by all trainers: ``parallel``, ``sampling``, ``batches``, ``arithmetic``,
 
 from unskew.kernels.batches import Schedule, Training
 from unskew.kernels.fedmf import no_pull, train_joint
-from unskew.kernels.parallel import for_each_block, get_threads, set_threads, work_alone
+from unskew.kernels.parallel import (
+    for_each_block,
+    get_threads,
+    one_blas_thread,
+    set_threads,
+    work_alone,
+)
 from unskew.kernels.pfedclr import train_low_rank, train_rows
 from unskew.kernels.sampling import draw_samples
 from unskew.kernels.tables import (
@@ -31,6 +37,7 @@ __all__ = [
     "get_threads",
     "merge",
     "no_pull",
+    "one_blas_thread",
     "overlay",
     "replace_scores",
     "score_items",

@@ -26,11 +26,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from unskew.jit import jit
 from unskew.kernels.batches import Clients, client_rows, shuffled_batches
-from unskew.kernels.parallel import in_parallel
+from unskew.kernels.parallel import in_parallel, one_blas_thread
 from unskew.kernels.perceptron import client_gradients, layer_buffers
 from unskew.ragged import owners
 from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Rows
@@ -184,7 +183,7 @@ def _for_row_blocks(n: int, function: Callable[[slice], None]) -> None:
         for number in block.tolist():
             function(slice(number * _ROWS_PER_PRODUCT, min((number + 1) * _ROWS_PER_PRODUCT, n)))
 
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         in_parallel(-(-n // _ROWS_PER_PRODUCT), run)
 
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from unskew.types import Int64
 
@@ -94,3 +98,39 @@ def for_each_block(work: Int64, function: Callable[..., object], *arguments: obj
 def in_parallel(n: int, function: Callable[..., object], *arguments: object) -> None:
     """Call ``function`` as :func:`for_each_block` does, for ``n`` clients of equal work."""
     for_each_block(np.ones(n, np.int64), function, *arguments)
+
+
+class _BlasLimit:
+    """Counts the threads that are inside :func:`one_blas_thread`."""
+
+    lock = threading.Lock()
+    inside = 0
+    limit: Any = None
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    import scipy.linalg.blas  # noqa: F401 (numba's matrix products call this library)
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Context in which BLAS uses one thread per call. Kernels already call it from several threads,
+    and results must not depend on the number of BLAS threads. Threads may share this context.
+
+    OpenBLAS ignores a limit that another thread than the main one sets, so whoever starts threads
+    that call BLAS enters this context first.
+    """
+    with _BlasLimit.lock:
+        _BlasLimit.inside += 1
+        if _BlasLimit.inside == 1:
+            _BlasLimit.limit = _blas().limit(limits=1)
+    try:
+        yield
+    finally:
+        with _BlasLimit.lock:
+            _BlasLimit.inside -= 1
+            if not _BlasLimit.inside:
+                _BlasLimit.limit.restore_original_limits()

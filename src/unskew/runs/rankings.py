@@ -27,7 +27,7 @@ def write_rankings(recommender: Recommender, out: Path, k: int, format: RankingF
     run: _Table = {}
     held: _Table = {}
     for users in batches(np.flatnonzero(split.test.counts()), MAX_CHUNK_CLIENTS):
-        scores = recommender.scores(users)
+        _, scores = recommender.held_out_scores(users)
         best = top_k(scores, users, split, k)
         for row, user in enumerate(users.tolist()):
             label, items = split.user_ids[user], best[row][best[row] >= 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from unskew.runs.results import seed_outcome
 from unskew.runs.saved import open_folder, write_result, write_user_metrics
 from unskew.runs.spec import RunSpec
 from unskew.runs.tracking import Tracking
-from unskew.types import Interactions, Split
+from unskew.types import Interactions, Method, Model, Split
 
 OnRound = Callable[[int, dict[str, Any], int], None]
 """Callback after every round: seed, the round's row, total number of rounds."""
@@ -56,6 +57,7 @@ def run(
     ``metrics`` are custom metrics: functions by name.
     """
     split = data if isinstance(data, Split) else prepare(data, spec.evaluation)
+    split = _note_missing_refresh(split, spec.build())
     if out is not None:
         open_folder(out, spec, split, resume, command)
     outcomes, recommenders, accounts = [], {}, []
@@ -79,6 +81,15 @@ def run(
     if out is not None:
         write_result(out, result)
     return Run(spec, split, outcomes, recommenders, out, result)
+
+
+def _note_missing_refresh(split: Split, method: Method) -> Split:
+    """Add a note to the split if its protocol lets histories grow after validation and the method
+    cannot refresh its users' states with the new items."""
+    if not split.validation_in_history or type(method).refresh is not Model.refresh:
+        return split
+    note = f"{method.name} tests with the states it trained: it has no refresh for newer items"
+    return replace(split, notes=(*split.notes, note))
 
 
 def _train(
