@@ -87,6 +87,13 @@ def binary_matrix(lists: Ragged | Rows, n_columns: int) -> csr_array:
     return csr_array((np.ones(len(lists.items), np.float32), lists.items, lists.indptr), shape)
 
 
+def sparse_matrix(rows: Rows, n_columns: int) -> csr_array:
+    """Sparse matrix with a row per user: the first value of each of the user's items in the item's
+    column, 0 elsewhere."""
+    shape = (len(rows.indptr) - 1, n_columns)
+    return csr_array((rows.values[:, 0], rows.items, rows.indptr), shape)
+
+
 @jit
 def _add_rows(rows: Rows, weight: Float64, total: Float64) -> None:
     for c in range(len(weight)):

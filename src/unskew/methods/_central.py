@@ -10,6 +10,7 @@ import numpy as np
 
 from unskew.kernels import draw_samples
 from unskew.kernels.central import Table, adam
+from unskew.kernels.transitions import Fading, fade_items
 from unskew.ragged import distinct
 from unskew.rng import Purpose, generator
 from unskew.settings import Settings, setting
@@ -55,7 +56,8 @@ class LinearConfig(Settings):
 
 
 class OwnItems(NamedTuple):
-    """Per-user state of a linear model: the user's items, each with the value 1."""
+    """Per-user state of a linear model: the user's items, each with its weight (1, or less for
+    older items in a model of sequences)."""
 
     X: Rows
 
@@ -82,9 +84,33 @@ class LinearMethod(CentralMethod):
         fitted, loss = self.fit(distinct(everyone.positives, everyone.n_items), everyone.n_items)
         return fitted, self.fold_in(fitted, private, everyone), loss
 
-    def fold_in(self, download: Any, private: OwnItems, cohort: Cohort) -> OwnItems:
-        seen = distinct(cohort.positives, cohort.n_items)
+    def refresh(self, download: Any, private: OwnItems, history: Ragged) -> OwnItems:
+        """The users' distinct items. The server's first array has a row per item."""
+        seen = distinct(history, len(download[0]))
         return OwnItems(Rows(*seen, np.ones((len(seen.items), 1), np.float32)))
+
+
+class SequenceMethod(LinearMethod):
+    """Base class of the linear models of sequences: an item's weight in a user's state falls with
+    its age, the number of the user's later items."""
+
+    @property
+    def fading(self) -> Fading:
+        """Weight of a past item by its age."""
+        raise NotImplementedError
+
+    def fit(self, history: Ragged, n_items: int) -> tuple[Any, float]:
+        """Fit to the users' items in order of time. Returns the server's state and the loss."""
+        raise NotImplementedError
+
+    def epoch(
+        self, server: Any, private: OwnItems, everyone: Cohort
+    ) -> tuple[Any, OwnItems, float]:
+        fitted, loss = self.fit(everyone.positives, everyone.n_items)
+        return fitted, self.fold_in(fitted, private, everyone), loss
+
+    def refresh(self, download: Any, private: OwnItems, history: Ragged) -> OwnItems:
+        return OwnItems(fade_items(history, len(download[0]), self.fading))
 
 
 def initial_tables(
