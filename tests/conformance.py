@@ -22,6 +22,7 @@ import pytest
 from unskew.engine import Federation
 from unskew.kernels import draw_samples
 from unskew.methods import METHODS, create, parse_settings
+from unskew.methods._next_item import NextItemMethod
 from unskew.testing import ROUNDS, SEED, Case, make_case
 from unskew.testing import arrays as leaves
 from unskew.testing import one_client as of_client
@@ -34,6 +35,10 @@ QUICK: dict[str, Any] = {"dim": 8, "local_epochs": 3, "participation": 0.6}
 
 
 def make(name: str, **settings: Any) -> Any:
+    """A method with quick settings. The test is skipped if the method needs PyTorch and it is not
+    installed."""
+    if issubclass(METHODS[name], NextItemMethod):
+        pytest.importorskip("torch", reason="PyTorch is not installed")
     known = {field.name for field in dataclasses.fields(METHODS[name].Config)}
     quick = {key: value for key, value in QUICK.items() if key in known}
     return create(name, **{**quick, **settings})

@@ -21,7 +21,7 @@ from unskew.types import Interactions, Split, UnskewError
 
 
 def fit(
-    method: Any = "fedrefit",
+    method: Any = "fednext",
     data: Any = "demo",
     *,
     protocol: str | EvaluationProtocol = "leak-free",

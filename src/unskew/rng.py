@@ -33,6 +33,8 @@ class Purpose(enum.IntEnum):
     AUDIT_DATA = 11
     INIT_DENSE = 12
     BOOTSTRAP = 13
+    WINDOW = 14
+    DROPOUT = 15
 
 
 @numba.njit(inline="always")

@@ -294,14 +294,14 @@ def test_a_preset_gives_settings_that_set_overrides(place):
 @pytest.mark.slow
 def test_the_demo_ends_with_a_table_and_a_report(place):
     stdout, _ = unskew("demo", "--rounds", 2, "--out", "demo", cwd=place)
-    for name in ("pfedclr", "fedmf", "fedrefit", "popularity"):
+    for name in ("pfedclr", "fedmf", "fedrefit", "fednext", "popularity"):
         assert name in stdout
     page = (place / "demo" / "report.html").read_text()
     assert str(place / "demo" / "report.html") in stdout.replace("\n", "")
     assert "popularity" in page
     again, _ = unskew("demo", "--rounds", 2, "--out", "demo", "--json", cwd=place)
     runs = json.loads(again)["runs"]
-    assert [run["protocol"] for run in runs] == ["paper", *["leak-free"] * 4]
+    assert [run["protocol"] for run in runs] == ["paper", *["leak-free"] * 5]
 
 
 def test_importing_the_package_imports_nothing_heavy():

@@ -22,7 +22,9 @@ SHARED = ["fedmf", "pfedclr", "fedmf-af", "pfedgraph"]
 DRAWING = [
     name
     for name, kind in METHODS.items()
-    if kind.aggregation != "central" and hasattr(kind.Config(), "negatives")
+    if kind.aggregation != "central"
+    and hasattr(kind.Config(), "negatives")
+    and hasattr(kind.Config(), "local_epochs")
 ]
 """Federated methods that draw negatives for each client."""
 

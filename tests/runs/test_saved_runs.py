@@ -42,11 +42,11 @@ def test_a_saved_run_has_one_seed_in_memory_and_recommends_with_all(tmp_path):
     spec = RunSpec("fedmf", {"rounds": 2}, str(tmp_path / "own.csv"), seeds=(0, 1, 2))
     in_memory = run(spec, spec.load())
     gc.collect()
-    before = [id(o) for o in gc.get_objects() if isinstance(o, State)]
+    before = [id(o) for o in gc.get_objects() if type(o) is State]
     most = []
 
     def count(*_):
-        there = [o for o in gc.get_objects() if isinstance(o, State) and id(o) not in before]
+        there = [o for o in gc.get_objects() if type(o) is State and id(o) not in before]
         most.append(len(there))
 
     saved = run(spec, spec.load(), out=tmp_path / "run", on_round=count)

@@ -19,7 +19,7 @@ DataDir = Annotated[
     Path | None, Option(help="Folder with <name>/ratings.csv; default $UNSKEW_DATA.")
 ]
 Method = Annotated[
-    str | None, Option(help="See `unskew methods`, or package.module:Class; default fedrefit.")
+    str | None, Option(help="See `unskew methods`, or package.module:Class; default fednext.")
 ]
 MethodOfRun = Annotated[
     str | None,
@@ -30,7 +30,8 @@ MethodOfRun = Annotated[
 ]
 Data = Annotated[str | None, Option(help="A source's name or a file; default demo.")]
 Protocol = Annotated[
-    str | None, Option(help="leak-free (default), ratio, time or paper; how to split and rank.")
+    str | None,
+    Option(help="leak-free (default), sequential, ratio, time or paper; how to split and rank."),
 ]
 Preset = Annotated[
     str | None, Option(help="Settings recorded for a data set, for example ml-100k.")

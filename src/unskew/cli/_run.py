@@ -37,6 +37,7 @@ DEMO_RUNS = (
     ("pfedclr", "leak-free"),
     ("fedmf", "leak-free"),
     ("fedrefit", "leak-free"),
+    ("fednext", "leak-free"),
     ("popularity", "leak-free"),
 )
 """Method and evaluation protocol of each run of the demo. Only the protocol ``paper`` lets

@@ -32,6 +32,11 @@ _COLOURS = {
     "fedmf alone": "#5e647f",
     "HR@10": "#0072b2",
     "NDCG@10": "#d55e00",
+    "markov": "#4d7f3a",
+    "slist": "#b5651d",
+    "sasrec": "#b8571f",
+    "gru4rec": "#2f8f3e",
+    "fednext": "#c0392b",
 }
 """Colours of methods and metrics. A name's position here decides its dash and marker."""
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2 1 2 1 2")

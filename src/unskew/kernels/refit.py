@@ -20,7 +20,7 @@ from unskew.kernels.arithmetic import sqrt32
 from unskew.kernels.parallel import for_each_block
 from unskew.kernels.tables import binary_matrix
 from unskew.ragged import owners
-from unskew.types import Cohort, Float32, Int32, Int64, Ragged
+from unskew.types import Float32, Int32, Int64, Ragged
 
 
 class Walk(NamedTuple):
@@ -33,7 +33,7 @@ class Walk(NamedTuple):
 
 
 @jit
-def _add_item(own: Float32, decays: Float32, state: Float32, weights: Float32, f: Float32) -> None:
+def add_item(own: Float32, decays: Float32, state: Float32, weights: Float32, f: Float32) -> None:
     """Update the feature vector ``f`` with one more item: for each decay rate, the decayed sum of
     item rows divided by the square root of the decayed number of items."""
     d = len(own)
@@ -65,7 +65,7 @@ def _read(
                 line = M[i]
                 for j in range(i, K):
                     line[j] += mine * f[j]
-        _add_item(T[row[t]], walk.decays, state, weights, f)
+        add_item(T[row[t]], walk.decays, state, weights, f)
 
 
 @jit
@@ -134,12 +134,12 @@ def spread_vectors(own: Ragged, p: Float32) -> Float32:
     return rows
 
 
-def history_rows(cohort: Cohort, own: Ragged) -> Ragged:
+def history_rows(history: Ragged, own: Ragged, n_items: int) -> Ragged:
     """For each entry of a client's history, the index of its item among the client's items."""
 
     def keys(lists: Ragged) -> Int64:
-        return owners(lists.indptr) * cohort.n_items + lists.items
+        return owners(lists.indptr) * n_items + lists.items
 
-    row = np.searchsorted(keys(own), keys(cohort.positives))
-    row -= np.repeat(own.indptr[:-1], cohort.positives.counts())
-    return Ragged(cohort.positives.indptr, row.astype(np.int32))
+    row = np.searchsorted(keys(own), keys(history))
+    row -= np.repeat(own.indptr[:-1], history.counts())
+    return Ragged(history.indptr, row.astype(np.int32))

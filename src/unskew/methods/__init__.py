@@ -8,12 +8,15 @@ from unskew.methods.ease import EASE
 from unskew.methods.fedmf import FedMF
 from unskew.methods.fedmf_af import FedMFAF
 from unskew.methods.fedncf import FedNCF
+from unskew.methods.fednext import FedNext
 from unskew.methods.fedrap import FedRAP
 from unskew.methods.fedrefit import FedRefit
 from unskew.methods.gpfedrec import GPFedRec
+from unskew.methods.gru4rec import GRU4Rec
 from unskew.methods.item_knn import ItemKNN
 from unskew.methods.lightgcn import LightGCN
 from unskew.methods.local import Local
+from unskew.methods.markov import Markov
 from unskew.methods.mf import MF
 from unskew.methods.ncf import NCF
 from unskew.methods.pfedclr import PFedCLR
@@ -30,12 +33,14 @@ from unskew.methods.registry import (
     register,
     short_name,
 )
+from unskew.methods.sasrec import SASRec
 from unskew.methods.server_optimizers import (
     Moments,
     ServerSettings,
     apply_change,
     initial_moments,
 )
+from unskew.methods.slist import SLIST
 from unskew.methods.training import (
     AveragedItems,
     ItemTraining,
@@ -44,6 +49,7 @@ from unskew.methods.training import (
 )
 
 METHODS: dict[str, Any] = register(
+    FedNext,
     FedRefit,
     PFedCLR,
     FedMF,
@@ -60,6 +66,10 @@ METHODS: dict[str, Any] = register(
     Popularity,
     ItemKNN,
     EASE,
+    Markov,
+    SLIST,
+    SASRec,
+    GRU4Rec,
 )
 """Classes of this package's methods by name. Each has ``Config``, ``aggregation``, ``summary`` and
 ``citation``."""

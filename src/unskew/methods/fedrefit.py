@@ -82,14 +82,15 @@ class Config(Settings):
     discount: float = 0.25
     """Exponent by which popular items are scored down (b), except in fits that read both ways with
     equal weight."""
-    order: Literal["choose", "forward", "both"] = "choose"
+    order: Literal["choose", "forward", "both", "base"] = "choose"
     """Read histories forward, both ways, or with backward weight 1, .3 and 0 in successive rounds,
-    between which validation chooses."""
+    between which validation chooses ("base": in the order 1, 0, .3)."""
 
     @property
     def backward(self) -> tuple[float, ...]:
         """Weights of reading histories backwards, one for each fit of the next-item rows (V)."""
-        return {"choose": (1.0, 0.3, 0.0), "forward": (0.0,), "both": (1.0,)}[self.order]
+        fits = {"forward": (0.0,), "both": (1.0,), "base": (1.0, 0.0, 0.3)}
+        return fits.get(self.order, (1.0, 0.3, 0.0))
 
 
 class FedRefit(Method):
@@ -117,7 +118,7 @@ class FedRefit(Method):
         self, download: Server, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
         own, n = distinct(cohort.positives, cohort.n_items), len(cohort.users)
-        T, fit = self._own_items(download, own), self._fit_index(download)
+        T, fit = self.own_items(download, own), self._fit_index(download)
         p = sum_rows(own, T)
         users = download.users[own.items] ** -(2 * self.config.item_power)
         x = np.bincount(owners(own.indptr), users, n) / own.counts().clip(1)
@@ -127,7 +128,8 @@ class FedRefit(Method):
             rows, dense = spread_vectors(own, p), np.zeros((n, 0), np.float32)
         else:
             walk = self._walk(0.0 if done else self.config.backward[fit])
-            f, rows, dense = read_histories(history_rows(cohort, own), own, T, walk, not done)
+            history = history_rows(cohort.positives, own, cohort.n_items)
+            f, rows, dense = read_histories(history, own, T, walk, not done)
         mine = f if download.V.shape[1] else _pad(p, private.p.shape[1])
         if done:  # the last fit is delivered: nothing is left to send
             empty = Rows.empty(n, rows.shape[1])
@@ -161,20 +163,20 @@ class FedRefit(Method):
         back = download.U * download.users[:, None] ** np.float32(self.config.item_power)
         return score_table(private.p[:, : back.shape[1]], back)
 
-    def fold_in(self, download: Server, private: Private, cohort: Cohort) -> Private:
-        """Solve for a new user's vector in closed form, as for every other user."""
-        own = distinct(cohort.positives, cohort.n_items)
-        T = self._own_items(download, own)
+    def refresh(self, download: Server, private: Private, history: Ragged) -> Private:
+        own = distinct(history, len(download.U))
+        T = self.own_items(download, own)
         if not download.V.shape[1]:
             return Private(_pad(sum_rows(own, T), private.p.shape[1]))
-        walk = self._walk(0.0)
-        return Private(read_histories(history_rows(cohort, own), own, T, walk, False)[0])
+        rows = history_rows(history, own, len(download.U))
+        return Private(read_histories(rows, own, T, self._walk(0.0), False)[0])
 
     def _fit_index(self, server: Server) -> int:
         """Number of fits of V (next-item rows) so far; negative in the first ``space_rounds``."""
         return int(server.step[0]) - self.config.space_rounds
 
-    def _own_items(self, download: Server, own: Ragged) -> Float32:
+    def own_items(self, download: Server, own: Ragged) -> Float32:
+        """Vectors of the users' items, popular ones damped."""
         damped = download.users ** np.float32(-self.config.item_power)
         return download.U[own.items] * damped[own.items][:, None]
 

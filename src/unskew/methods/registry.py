@@ -217,6 +217,8 @@ def _check_class(found: Any, name: str) -> Any:
     base: Any = CentralMethod if central else Method
     steps = ("init", "score", "fold_in", *(("epoch",) if central else ("local", "aggregate")))
     missing = [step for step in steps if getattr(kind, step, None) in (None, getattr(base, step))]
+    if "fold_in" in missing and getattr(kind, "refresh", None) not in (None, base.refresh):
+        missing.remove("fold_in")  # inherited: it calls refresh
     hooks = [hook for hook in dir(base) if not hook.startswith("_") and hook not in steps]
     missing += [member for member in ("name", "Config", *hooks) if not hasattr(kind, member)]
     if missing:

@@ -13,6 +13,7 @@ from functools import partial
 
 from unskew.data import info, load
 from unskew.display import Cell, Chart, Column, Panel, Series, Table
+from unskew.kernels.history_network import count_weights
 from unskew.methods import METHODS
 from unskew.paper import published
 from unskew.paper.plan import (
@@ -90,9 +91,17 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {
             lambda n, m, d, r: m * (5 * d + 3) + (2 * d + 1) ** 2,
         ),
     ),
+    "fednext": (
+        ("4m (d + 1) + block", lambda n, m, d, r: 4 * m * (d + 1) + count_weights(d)),
+        (
+            "7m (d + 1) + 4 blocks",
+            lambda n, m, d, r: 7 * m * (d + 1) + 4 * count_weights(d),
+        ),
+    ),
 }
 """Number of parameters on a client and on the server, by method, for n clients, m items, embedding
-size d and rank r. pFedGraph aggregates s = n / 10 clients."""
+size d and rank r. pFedGraph aggregates s = n / 10 clients. FedNext's block has 11 d (d + 1) + 9
+weights; its server also has Adam's moments."""
 
 
 def parameter_megabytes(method: str, n: int, m: int, rank: int = 2) -> tuple[float, float]:
@@ -257,9 +266,9 @@ SPACE = Exhibit(
     "space",
     "Space",
     "Parameters in MB of float32, in brackets what the paper prints. n clients, m items, embedding "
-    "size d (16, FedRefit 64), rank r = 2, s = n / 10. On LastFM-2K the paper's figures are those "
-    "of 1,269 clients and 12,322 items, the users with at least 10 rows, not of the 1,600 and "
-    "12,454 it names.",
+    "size d (16, FedRefit 64, FedNext 128), rank r = 2, s = n / 10. On LastFM-2K the paper's "
+    "figures are those of 1,269 clients and 12,322 items, the users with at least 10 rows, not of "
+    "the 1,600 and 12,454 it names.",
     "datasets",
     datasets_tasks,
     space_tables,

@@ -14,6 +14,7 @@ from unskew.paper import published
 from unskew.paper.plan import (
     DATASETS,
     METRICS,
+    PROTOCOLS,
     Exhibit,
     Heads,
     Line,
@@ -30,6 +31,10 @@ _ABOUT = {
     "paper": "HR@10 / NDCG@10 among 99 sampled candidates, and in brackets what the PFedCLR paper "
     "prints. These figures leak the held-out item ([protocols.md](protocols.md)).",
     "leak-free": "HR@10 / NDCG@10 ranking all unseen items · the same among 99 sampled candidates.",
+    "sequential": "As the literature on sequence models evaluates: the validation item is part of "
+    "the history when the test item is predicted, and equal times keep the file's order. Methods "
+    "without a `refresh` (`unskew methods` lists them) keep the state they trained. Otherwise as "
+    "`leak-free`.",
     "time": "One moment for everybody, nothing after it in training; otherwise as `leak-free`.",
 }
 """Paragraph above the main table, by protocol."""
@@ -130,9 +135,18 @@ def _compare_users(specs: tuple[RunSpec, RunSpec], places: Places) -> Record:
 
 
 def against_tables(results: Results) -> list[Table]:
-    """A table of paired tests: per data set the tested method, then those it is compared with by
-    falling NDCG@10. Holm's correction is over the tests of a data set."""
-    rows = [row for row in results.of("against") if row["protocol"] == "leak-free"]
+    """Tables of paired tests, one per protocol: per data set the tested method, then those it is
+    compared with by falling NDCG@10. Holm's correction is over the tests of a data set."""
+    rows = results.of("against")
+    tables = []
+    for protocol in PROTOCOLS:
+        found = [row for row in rows if row["protocol"] == protocol]
+        if found:
+            tables.append(_against_table(found)._replace(title=f"Protocol `{protocol}`"))
+    return tables
+
+
+def _against_table(rows: list[Record]) -> Table:
     lines: list[Line] = []
     for data in dict.fromkeys(row["data"] for row in rows):
         found = sorted((r for r in rows if r["data"] == data), key=lambda row: -row["theirs"])
@@ -145,7 +159,7 @@ def against_tables(results: Results) -> list[Table]:
             lines.append(["", *_tested(row, float(p))])
     heads: Heads = ["data", Column("method", "text"), Column("kind", "text"), "NDCG@10"]
     heads += ["difference, 95 % interval", Column("p (Holm)", better="low")]
-    return [Table.of(heads, lines)] if lines else []
+    return Table.of(heads, lines)
 
 
 def _tested(row: Record, p: float) -> Line:
@@ -213,7 +227,7 @@ MAIN = Exhibit(
 AGAINST = Exhibit(
     "against",
     "One method against every other",
-    "`leak-free`, all unseen items ranked, NDCG@10. Paired Wilcoxon test over users on values "
+    "All unseen items ranked, NDCG@10. Paired Wilcoxon test over users on values "
     "averaged over seeds (in brackets how many), Holm's correction within a data set; intervals by "
     "bootstrap.",
     "against",

@@ -33,7 +33,7 @@ from unskew.types import UnskewError
 
 DATASETS = ("filmtrust", "ml-100k", "ml-1m", "lastfm-2k")
 """The paper's data sets that can be downloaded; HetRec2011 is not among them."""
-PROTOCOLS = ("paper", "leak-free", "time")
+PROTOCOLS = ("paper", "leak-free", "sequential", "time")
 """Evaluation protocols, in the order in which documents list them."""
 METRICS = {"HR@10": "hr@10", "NDCG@10": "ndcg@10"}
 """Keys of metrics in result rows, by their label in tables and charts."""

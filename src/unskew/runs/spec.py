@@ -22,7 +22,7 @@ from unskew.types import Interactions, Method, UnskewError
 class RunSpec(Settings):
     """A method with its settings, on a data source, under a protocol, for some seeds."""
 
-    method: str = "fedrefit"
+    method: str = "fednext"
     """Name of a method of this package or of an installed one, or ``package.module:Class``."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the method that differ from its defaults."""

@@ -53,6 +53,15 @@ class Dimension:
 Space = dict[str, Dimension]
 
 
+NEXT_ITEM: dict[str, Dimension | None] = {
+    "dim": Dimension(choices=(32, 64, 128)),
+    "negatives": Dimension(128, 2048, log=True, whole=True),
+    "dropout": Dimension(0.05, 0.5),
+    "window": None,
+    "warm_up": None,
+    "clip": None,
+}
+"""Search ranges of the methods that predict the next item."""
 OVERRIDES: dict[str, dict[str, Dimension | None]] = {
     "": {  # every method that has the field; None: not searched
         "rounds": None,  # the best round is chosen anyway
@@ -85,7 +94,24 @@ OVERRIDES: dict[str, dict[str, Dimension | None]] = {
     "fedrap": {"batch_decay": Dimension(0.8, 1), "round_decay": Dimension(0.9, 1)},
     "pfedgraph": {"evenness": Dimension(0.1, 2)},
     "gpfedrec": {"threshold": Dimension(0.5, 2)},
+    "sasrec": NEXT_ITEM | {"heads": None},
+    "gru4rec": NEXT_ITEM,
+    "fednext": NEXT_ITEM
+    | {"cohort": None, "patience": None, "base_dim": None, "horizon": Dimension(0.2, 0.95)},
     "lightgcn": {"layers": Dimension(1, 4, whole=True), "batches": None},
+    "markov": {
+        "decay": Dimension(0.3, 1),
+        "fade": Dimension(0.3, 1),
+        "discount": Dimension(0, 0.5),
+    },
+    "slist": {
+        "fast": Dimension(0, 0.8),
+        "slow": Dimension(0.8, 1),
+        "slow_share": Dimension(0, 1),
+        "horizon": Dimension(0, 1),
+        "backward": Dimension(0, 1),
+        "discount": Dimension(0, 0.5),
+    },
 }
 """Search ranges that replace the default ones, by method ("": all methods) and setting. A setting
 with None is not searched."""
