@@ -55,7 +55,7 @@ def line_of(text, start):
 
 
 def test_every_name_of_the_paper_is_there():
-    assert sorted(EXHIBITS) == sorted([*NAMES, "speed"])
+    assert sorted(EXHIBITS) == sorted([*NAMES, "speed", "budget"])
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -119,6 +119,30 @@ def test_settings_and_noise_keep_out_of_tables_of_methods_as_they_come():
         assert "0.100" not in text
     assert "0.25 (0.6337)" in text_of("time", stores(main=rows))
     assert "10.2 / 130.7" in text_of("cost", stores(main=rows))
+
+
+def test_traffic_of_a_whole_training_is_in_megabytes_per_device():
+    sent = {"total_bytes_up": 1.5e6, "total_bytes_down": 42e6, "rounds": 208}
+    counted = row("fednext", 0.3, protocol="sequential", **sent)
+    text = text_of("cost", stores(main=[counted, row("fedmf", 0.2)]))
+    assert "| fednext | 1.50 / 42 in 208 rounds |" in text
+
+
+def test_more_rounds_stand_beside_what_a_device_sends():
+    def trained(n, hr, **settings):
+        sent = {"total_bytes_up": n * 1e4, "total_bytes_down": n * 1e5}
+        about = {"data": "ml-1m", "protocol": "sequential", "settings": settings}
+        return row("fednext", hr, rounds=n, **about, **sent)
+
+    short, whole = trained(108, 0.2, rounds=108), trained(1000, 0.3)
+    other = trained(500, 0.9, dim=64)
+    known = stores(main=[whole, other], budget=[short])
+    text = text_of("budget", known)
+    assert "| ml-1m | 108 | 0.200 | 0.100 | 1.1 | 10.8 |" in text
+    assert "0.900" not in text, "other settings are no budget"
+    by_rounds, by_bytes = EXHIBITS["budget"].charts(known)["budget"].panels
+    assert [list(panel.series[0].x) for panel in (by_rounds, by_bytes)] == [[108, 1000], [1.08, 10]]
+    assert text_of("budget", stores(main=[whole])) == "", "one number of rounds is no comparison"
 
 
 def test_noise_stands_beside_none():

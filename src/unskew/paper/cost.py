@@ -232,7 +232,27 @@ def cost_tables(results: Results) -> list[Table]:
 
     about = "Measured: KB up / KB down, for one client and round."
     measured = table_by_data("method", FORMULAS, _data(rows), sent, "low", about=about)
-    return [Table.of(columns, analysis), measured]
+    return [Table.of(columns, analysis), measured, *_whole_training(rows)]
+
+
+def _whole_training(rows: list[RunRow]) -> list[Table]:
+    """A table of the bytes that a device sends and receives from the first round to the last."""
+    counted = [row for row in rows if row.total_bytes_up and row.protocol == "sequential"]
+
+    def sent(method: str, data: str) -> Cell | None:
+        row = find(counted, method=method, data=data)
+        if row is None or row.total_bytes_up is None or row.total_bytes_down is None:
+            return None
+        up, down = row.total_bytes_up / 1e6, row.total_bytes_down / 1e6
+        return Cell(f"{up:.2f} / {down:.0f}", up, f"in {row.rounds} rounds")
+
+    about = (
+        "Measured: MB up / MB down, for one device in the whole training, on average over all "
+        "devices; `sequential`. Downloads for evaluations are included."
+    )
+    methods = distinct(counted, "method")
+    made = table_by_data("method", methods, _data(counted), sent, "low", about=about)
+    return [made] if counted else []
 
 
 def efficiency_charts(results: Results) -> dict[str, Chart]:

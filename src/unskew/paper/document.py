@@ -34,6 +34,7 @@ EXHIBITS: dict[str, Exhibit] = {
         pictures.EMBEDDING,
         pictures.UPLOADS,
         rounds.CONVERGENCE,
+        rounds.BUDGET,
         cost.EFFICIENCY,
         variants.RANK,
         variants.BETA,

@@ -1,5 +1,5 @@
-"""Results by round: convergence of every method, FedMF with aggregation that starts late or never
-(the paper's motivation), and paths of user vectors."""
+"""Results by round: convergence of every method, what more rounds buy FedNext, FedMF with
+aggregation that starts late or never (the paper's motivation), and paths of user vectors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from unskew.display import Cell, Chart, Panel, Series, Table
+from unskew.methods import METHODS
 from unskew.paper.cost import FORMULAS
 from unskew.paper.pictures import build_federation, picture_task, pictured_clients, place_in_plane
 from unskew.paper.plan import (
@@ -28,6 +29,7 @@ from unskew.paper.rows import (
     CurveRow,
     Record,
     Results,
+    RunRow,
     data_place,
     distinct,
     find,
@@ -35,6 +37,7 @@ from unskew.paper.rows import (
     sort_by_method,
 )
 from unskew.paper.variants import STYLE_KEYS, VARIANTS
+from unskew.runs import RunSpec
 from unskew.types import Float32, Split
 
 CONVERGED_SHARE = 0.95
@@ -48,6 +51,8 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     **VARIANTS,
 }
 """Method and settings by label, for pictures of user-vector paths. GA: global aggregation."""
+BUDGETS = (8, 108, 208, 408, 1000, 2000)
+"""Numbers of rounds that FedNext is trained for; 8 are its first stage alone."""
 _PATH_KEYS = {
     **STYLE_KEYS,
     "w/ GA (1-)": "fedmf",
@@ -107,6 +112,58 @@ def _convergence_table(rows: list[CurveRow], protocol: str) -> Table:
 
     data = sorted(distinct(rows, "data"), key=data_place)
     return table_by_data("method", distinct(rows, "method"), data, converged, "low")
+
+
+def budget_cells(plan: Plan) -> list[RunSpec]:
+    """Runs of FedNext for several numbers of rounds. Each is a training of its own, because the
+    learning rate falls to zero over all its rounds."""
+    default = METHODS["fednext"].Config().rounds
+    return [
+        plan.cell("fednext", source, "sequential", **({"rounds": n} if n != default else {}))
+        for source in plan.data or ("ml-1m",)
+        for n in plan.grid(BUDGETS)
+    ]
+
+
+def budget_tables(results: Results) -> list[Table]:
+    """A table of FedNext's metrics and its bytes per device, by number of rounds."""
+    lines: list[Line] = []
+    for row in _budget_rows(results):
+        figures = [Cell.over_seeds(row.metrics[metric], 3) for metric in METRICS.values()]
+        sent = [Cell.number(size, 1) for size in _megabytes(row)]
+        lines.append([row.data, str(row.rounds), *figures, *sent])
+    heads = ["data", "rounds", *METRICS, "MB up per device", "MB down per device"]
+    return [Table.of(heads, lines)] if lines else []
+
+
+def budget_charts(results: Results) -> dict[str, Chart]:
+    """A chart of FedNext's metrics, by the number of rounds and by the megabytes that a device
+    sends."""
+    rows, panels = _budget_rows(results), []
+    for data in distinct(rows, "data"):
+        found = select(rows, data=data)
+        sent = [_megabytes(row)[0] for row in found]
+        for label, xs in (("rounds", [row.rounds for row in found]), ("MB up per device", sent)):
+            lines = [
+                Series(title, title, xs, [row.mean(metric) for row in found])
+                for title, metric in METRICS.items()
+            ]
+            panels.append(Panel(data, label, "HR@10, NDCG@10", tuple(lines), from_zero=True))
+    return {"budget": Chart("FedNext by the rounds it trains", tuple(panels))} if panels else {}
+
+
+def _budget_rows(results: Results) -> list[RunRow]:
+    """FedNext's runs under ``sequential`` with default settings but for the number of rounds, of
+    data sets with several such runs."""
+    rows = select(results.runs, method="fednext", protocol="sequential", noise=0.0)
+    rows = [row for row in rows if row.settings.keys() <= {"rounds"}]
+    rows = [row for row in rows if len(select(rows, data=row.data)) > 1]
+    return sorted(rows, key=lambda row: (data_place(row.data), row.rounds))
+
+
+def _megabytes(row: RunRow) -> tuple[float, float]:
+    """Megabytes that a device sends and receives in the whole training."""
+    return (row.total_bytes_up or 0.0) / 1e6, (row.total_bytes_down or 0.0) / 1e6
 
 
 def motivation_cells(plan: Plan) -> list[RunOrTask]:
@@ -232,6 +289,16 @@ CONVERGENCE = Exhibit(
     convergence_tables,
     convergence_charts,
     curves=True,
+)
+BUDGET = Exhibit(
+    "budget",
+    "What more rounds buy",
+    "FedNext trained for several numbers of rounds, `sequential`. The first 8 rounds are its exact "
+    "sums alone.",
+    "budget",
+    budget_cells,
+    budget_tables,
+    budget_charts,
 )
 MOTIVATION = Exhibit(
     "motivation",

@@ -143,6 +143,9 @@ class Result:
     bytes_up: float | None = None
     """Bytes that a client uploads in a round it takes part in, on average."""
     bytes_down: float | None = None
+    total_bytes_up: float | None = None
+    """Bytes that a device uploads in the whole training, on average over all devices."""
+    total_bytes_down: float | None = None
     model_sha256: str | None = None
     """Checksum of the models of all seeds."""
     model_sha256_per_seed: Sequence[str] | None = None
@@ -190,6 +193,13 @@ def bytes_per_client(outcomes: Sequence[SeedOutcome], field: str) -> float:
     rows = [row for outcome in outcomes for row in outcome.rows]
     total, clients = (sum(row[name] for row in rows) for name in (field, "clients"))
     return float(total / clients)
+
+
+def bytes_per_device(outcomes: Sequence[SeedOutcome], field: str, n_users: int) -> float:
+    """Mean bytes that a device uploads (``field`` "bytes_up") or downloads ("bytes_down") in the
+    whole training, downloads for evaluations included."""
+    total = sum(row[field] for outcome in outcomes for row in outcome.rows)
+    return float(total / (len(outcomes) * n_users))
 
 
 def flat_figures(row: Mapping[str, Any]) -> dict[str, Any]:
