@@ -115,6 +115,9 @@ class Split:
     """Rating of each entry of ``train``; None if the source has no ratings."""
     train_timestamps: Int64 | None = None
     """Time of each entry of ``train``; None if the source has no times."""
+    period: tuple[int, int] | None = None
+    """Oldest and newest time of all users' training items, two public numbers; None without times,
+    or if all are equal."""
     item_features: Float32 | None = None
     """A row of features per item; None if the source has none."""
     validation_in_history: bool = False
@@ -133,6 +136,15 @@ class Split:
     @property
     def n_items(self) -> int:
         return len(self.item_ids)
+
+    @property
+    def train_ages(self) -> Float64 | None:
+        """Age of each entry of ``train``, from 0 (newest in ``period``) to 1 (oldest)."""
+        if self.train_timestamps is None or self.period is None:
+            return None
+        oldest, newest = self.period
+        ages: Float64 = ((newest - self.train_timestamps) / (newest - oldest)).clip(0, 1)
+        return ages
 
 
 class Samples(NamedTuple):

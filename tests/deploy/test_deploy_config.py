@@ -102,6 +102,9 @@ def test_a_devices_own_file_takes_the_catalogues_numbers(tmp_path: Path, tiny_sp
     own = node.split
     assert own.n_items == tiny_split.n_items
     assert own.seen.items.tolist() == [3, 8, 17, 40]
+    assert own.period == tiny_split.period, "the catalogue's, not the node's own"
+    assert own.train_timestamps is not None
+    assert own.train_timestamps.tolist() == [0, 1, 2, 3]
     assert own.test.items.tolist() == [21]
     assert (own.validation.items.tolist(), lost) == ([], 1)  # "new" was the validation item
     write_node_data(tmp_path / "data", node)
@@ -109,6 +112,8 @@ def test_a_devices_own_file_takes_the_catalogues_numbers(tmp_path: Path, tiny_sp
     assert back.users.tolist() == [12]
     assert list(back.split.user_ids) == ["me"]
     np.testing.assert_array_equal(back.split.train.items, own.train.items)
+    assert back.split.period == own.period
+    np.testing.assert_array_equal(back.split.train_ages, own.train_ages)
 
 
 def test_more_nodes_than_users_is_one_sentence() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,17 @@ def test_three_nodes_are_the_simulator(tmp_path: Path, tiny_split: Split, method
             total = sum(of_node[name][0] for of_node in sums)
             count = sum(of_node[name][1] for of_node in sums)
             assert total / count == pytest.approx(mean, abs=1e-9)
+
+
+def test_nodes_know_ages_and_play_both_stages_of_fednext(tmp_path: Path, tiny_split: Split) -> None:
+    settings = "rounds=11 dim=8 base_dim=4 window=9 negatives=12 participation=0.5"
+    task = task_of(tiny_split, "fednext", settings)
+    twin = Twin(tmp_path, tiny_split, task, 3)
+    for round in range(1, 12):
+        twin.play(round, [0, 1, 2])
+    assert distance(twin.server, simulated(task, tiny_split, 11).server) < 1e-5
+    timeless = simulated(task, replace(tiny_split, period=None), 11)
+    assert distance([twin.server.recent], [timeless.server.recent]) > 0.1
 
 
 @pytest.mark.parametrize("method", ["pfedclr", "pfedrec"])

@@ -124,6 +124,11 @@ def test_ages_go_from_the_newest_to_the_oldest_interaction(counting: Split) -> N
     one = federation.cohort(np.array([4]), 1)
     place = slice(counting.train.indptr[4], counting.train.indptr[5])
     np.testing.assert_array_equal(one.ages, everyone.ages[place])
+    oldest, newest = times.min(), times.max()
+    assert counting.period == (oldest, newest)
+    short = replace(counting, period=(int(oldest) + 10, int(newest)))
+    assert short.train_ages is not None
+    assert short.train_ages.max() == 1, "older than the period counts as its beginning"
     timeless = Federation(method, replace(counting, train_timestamps=None), 0)
     assert timeless.cohort(np.array([4]), 1).ages is None
 

@@ -241,20 +241,25 @@ def test_the_papers_figure_stands_beside_ours_under_paper_only():
     assert side_by_side(stores(main=rows[:1]), ["ml-100k"]).rows == ()
 
 
-def test_the_readme_gets_the_small_table_between_its_marks(tmp_path):
+def test_the_readme_gets_its_tables_between_their_marks(tmp_path):
     page = tmp_path / "README.md"
-    page.write_text("Before\n<!-- table:begin (how) -->\nold\n<!-- table:end -->\nAfter\n")
+    order = "<!-- order:begin -->\n<!-- order:end -->\n"
+    page.write_text(f"Before\n<!-- table:begin (how) -->\nold\n<!-- table:end -->\nAfter\n{order}")
     rows = [
         row(method, 0.5, data, protocol)
         for method in ("pfedclr", "fedrap")
         for data in ("ml-1m", "filmtrust")
         for protocol in ("paper", "leak-free")
     ]
+    rows += [row("sasrec", 0.3, "ml-1m", "sequential"), row("fednext", 0.4, "ml-1m", "leak-free")]
     fill_readme(page, stores(main=rows))
     before, table, after = page.read_text().partition("| ml-1m, pfedclr | 0.960 | 0.500 ")
     assert before.startswith("Before\n<!-- table:begin (how) -->\n| HR@10 |")
     assert table
+    after, _, order = after.partition("<!-- order:begin -->")
     assert after.endswith("|\n<!-- table:end -->\nAfter\n")
+    assert "| sasrec, central | 0.150 |" in order
+    assert "0.200" not in order, "of another protocol"
     assert "fedrap" not in after
     assert "filmtrust" not in after
     assert "old" not in before

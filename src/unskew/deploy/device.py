@@ -54,7 +54,7 @@ from unskew.files import (
 )
 from unskew.kernels import add_uploads, empty_sum
 from unskew.methods import admit_method
-from unskew.ragged import select
+from unskew.ragged import positions, select
 from unskew.types import Cohort, Int64, UnskewError, Upload
 
 FORMAT, STATE, REPLY, VERSION = "unskew-device", "unskew-device-state", "unskew-device-reply", 2
@@ -219,7 +219,11 @@ class Device:
     def _cohort(self, local: Int64, round: int) -> Cohort:
         split = self.data.split
         lists = select(split.train, local), select(split.excluded, local)
-        return Cohort(self.data.users[local], *lists, split.n_items, self.seeds.training, round)
+        cohort = Cohort(self.data.users[local], *lists, split.n_items, self.seeds.training, round)
+        ages = split.train_ages if self.method.uses_ages else None
+        if ages is not None:
+            cohort = cohort._replace(ages=ages[positions(split.train.indptr, local)])
+        return cohort
 
     def _stored_reply(self, round: int, digest: Int64) -> Named:
         path = self.folder / "reply.safetensors"

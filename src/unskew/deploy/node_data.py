@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.files import named_tensors, read_json, read_tensors, write_json, write_tensors
-from unskew.ragged import filter_entries, owners, select
+from unskew.ragged import filter_entries, owners, positions, select
 from unskew.types import Int64, Ragged, Split, UnskewError
 
 FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unskew-catalogue", 1
 """Format names of data, labels and catalogue files, and their version."""
 _LISTS = ("train", "seen", "excluded", "validation", "test")
 """Fields of ``Split`` that are lists of items per user."""
-_ONLY_SIMULATED = ("train_ratings", "train_timestamps", "item_features")
+_ONLY_SIMULATED = ("train_ratings", "item_features")
 """Fields of ``Split`` that nodes do not have; methods that need them are not deployed."""
 
 
@@ -41,6 +41,8 @@ def take_users(split: Split, users: Int64) -> NodeData:
     """Select these users from the split (training and held-out items) of a whole data set."""
     lists: dict[str, Any] = {name: select(getattr(split, name), users) for name in _LISTS}
     lists |= dict.fromkeys(_ONLY_SIMULATED)
+    if split.train_timestamps is not None:
+        lists["train_timestamps"] = split.train_timestamps[positions(split.train.indptr, users)]
     labels = [split.user_ids[user] for user in users.tolist()]
     return NodeData(users, replace(split, user_ids=labels, sampled=split.sampled[users], **lists))
 
@@ -59,6 +61,8 @@ def write_node_data(folder: Path, data: NodeData) -> None:
         ragged: Ragged = getattr(data.split, name)
         named |= {f"{name}.indptr": ragged.indptr, f"{name}.items": ragged.items}
     split = data.split
+    if split.train_timestamps is not None:
+        named["train.timestamps"] = split.train_timestamps
     labels = {
         "format": LABELS,
         "version": VERSION,
@@ -66,6 +70,7 @@ def write_node_data(folder: Path, data: NodeData) -> None:
         "protocol": split.protocol,
         "rank_all": split.rank_all,
         "validation_in_history": split.validation_in_history,
+        "period": split.period,
         "users": list(split.user_ids),
         "items": list(split.item_ids),
         "titles": None if split.titles is None else list(split.titles),
@@ -94,15 +99,18 @@ def read_node_data(folder: Path) -> NodeData:
         sampled=named["sampled"],
         rank_all=labels["rank_all"],
         validation_in_history=labels.get("validation_in_history", False),
+        train_timestamps=named.get("train.timestamps"),
+        period=_pair(labels.get("period")),
         **lists,
     )
     return NodeData(named["users"], split)
 
 
 def write_catalogue(path: Path, split: Split) -> None:
-    """Write the catalogue that all nodes share: item labels and titles in order of item number."""
+    """Write the catalogue that all nodes share: item labels and titles in order of item number, and
+    the period from which ages count."""
     titles = None if split.titles is None else list(split.titles)
-    header = {"format": CATALOGUE, "version": VERSION}
+    header = {"format": CATALOGUE, "version": VERSION, "period": split.period}
     write_json(path, header | {"items": list(split.item_ids), "titles": titles})
 
 
@@ -116,6 +124,9 @@ def renumber(split: Split, catalogue: Path, first_user: int) -> tuple[NodeData, 
     for name in _LISTS:
         numbered = getattr(split, name)._replace(items=known[getattr(split, name).items])
         lists[name] = filter_entries(numbered, numbered.items >= 0)
+    times = split.train_timestamps
+    if times is not None:
+        times = times[known[split.train.items] >= 0]
     empty = np.flatnonzero(lists["train"].counts() == 0)
     if len(empty):
         raise UnskewError(
@@ -130,8 +141,14 @@ def renumber(split: Split, catalogue: Path, first_user: int) -> tuple[NodeData, 
     sampled = np.where(split.sampled < 0, -1, known[split.sampled]).astype(np.int32)
     lists |= dict.fromkeys(_ONLY_SIMULATED)
     lists |= {"item_ids": labels["items"], "titles": labels["titles"]}
+    lists |= {"train_timestamps": times, "period": _pair(labels.get("period"))}
     users = np.arange(first_user, first_user + split.n_users, dtype=np.int64)
     return NodeData(users, replace(split, sampled=sampled, **lists)), lost
+
+
+def _pair(numbers: list[int] | None) -> tuple[int, int] | None:
+    """A period as read from JSON; None if the file has none."""
+    return None if numbers is None else (int(numbers[0]), int(numbers[1]))
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from unskew.rng import Purpose, generator
 from unskew.types import (
     Cohort,
     Float32,
-    Float64,
     Int64,
     Method,
     Rows,
@@ -82,7 +81,7 @@ class Federation:
         self._chunk, self._transform, self._executor = chunk, transform, executor
         self._checked = False
         self._needs = frozenset(getattr(method, "needs", ()))
-        self._ages = _relative_ages(split.train_timestamps) if method.uses_ages else None
+        self._ages = split.train_ages if method.uses_ages else None
         if "item_features" in self._needs:
             method.set_item_features(self._needed("item_features", split.item_features))
 
@@ -299,14 +298,6 @@ class Federation:
             return max(1, -(-n_users // parts))
         size = self._chunk_size(devices) // (2 * workers)
         return max(1, min(size, -(-n_users // (workers * MIN_CHUNKS_PER_WORKER))))
-
-
-def _relative_ages(times: Int64 | None) -> Float64 | None:
-    """Ages from 0 (the newest time) to 1 (the oldest); None without times, or if all are equal."""
-    if times is None or times.min() == times.max():
-        return None
-    ages: Float64 = (times.max() - times) / (times.max() - times.min())
-    return ages
 
 
 def score_parts(

@@ -151,8 +151,9 @@ def prepare(
         notes.append("nobody has test items, so there are no metrics")
     sampled = np.full((n_users, rules.candidates), -1, np.int32)
     _draw_candidates(known, n_items, seed, sampled)
-    times = kept.timestamps if kept.clock == "time" else None
-    ratings = kept.ratings
+    times, ratings = kept.timestamps, kept.ratings
+    if times is not None:
+        times = times[rows["train"]] if kept.clock == "time" else None
     return Split(
         data=interactions.name,
         protocol=rules.name,
@@ -168,10 +169,18 @@ def prepare(
         rank_all=rules.rank_all,
         notes=tuple(notes),
         train_ratings=None if ratings is None else ratings[rows["train"]],
-        train_timestamps=None if times is None else times[rows["train"]],
+        train_timestamps=times,
+        period=_period(times),
         item_features=kept.item_features,
         validation_in_history=rules.validation_in_history,
     )
+
+
+def _period(times: Int64 | None) -> tuple[int, int] | None:
+    """Oldest and newest of these times; None without times, or if all are equal."""
+    if times is None or not len(times) or times.min() == times.max():
+        return None
+    return int(times.min()), int(times.max())
 
 
 def find_protocol(protocol: str | EvaluationProtocol) -> EvaluationProtocol:

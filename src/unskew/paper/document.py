@@ -87,20 +87,22 @@ def document(
     return "\n".join(sections)
 
 
-def fill_table(page: Path, table: str) -> None:
-    """Replace the text between the comments ``table:begin`` and ``table:end`` of a text file."""
+def fill_table(page: Path, table: str, name: str = "table") -> None:
+    """Replace the text between the comments ``NAME:begin`` and ``NAME:end`` of a text file."""
     text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition("<!-- table:begin")
-    comment, end, after = rest.partition("<!-- table:end")
+    before, begin, rest = text.partition(f"<!-- {name}:begin")
+    comment, end, after = rest.partition(f"<!-- {name}:end")
     if not (begin and end):
-        raise UnskewError(f"{page} has no <!-- table:begin --> and <!-- table:end --> marks.")
+        raise UnskewError(f"{page} has no <!-- {name}:begin --> and <!-- {name}:end --> marks.")
     head = comment.partition("-->")[0]
     write_text(page, f"{before}{begin}{head}-->\n{table}\n{end}{after}")
 
 
 def fill_readme(page: Path, results: Results) -> None:
-    """Rewrite the README's table that compares the ``paper`` and ``leak-free`` protocols."""
+    """Rewrite the README's tables: the protocols ``paper`` and ``leak-free`` side by side, and
+    FedNext beside models that read the order."""
     fill_table(page, to_markdown(methods.side_by_side(results, ("ml-100k", "ml-1m"))))
+    fill_table(page, to_markdown(methods.order_table(results)), "order")
 
 
 def report_contents(folder: Path) -> tuple[str, list[FinishedRun], Extras]:

@@ -40,6 +40,11 @@ _ABOUT = {
 """Paragraph above the main table, by protocol."""
 SIDE_BY_SIDE_METHODS = ("fedrefit", "pfedclr", "fedmf", "popularity", "ease")
 """Methods in the table that compares the protocols ``paper`` and ``leak-free``."""
+ORDER_METHODS = (
+    *("fednext", "fedrefit", "pfedrec"),
+    *("sasrec", "gru4rec", "slist", "markov", "ease", "mf", "popularity"),
+)
+"""Methods in the README's table of the protocol ``sequential``."""
 _METRIC = "ndcg@10"
 """Metric of the paired tests and of the table of FedRefit with a part removed."""
 
@@ -88,6 +93,20 @@ def side_by_side(results: Results, data: Sequence[str]) -> Table:
                 lines.append([f"{source}, {method}", first, *figures])
     candidates = ["`leak-free`, 99 candidates", "`leak-free`, all items"]
     return Table.of(["HR@10", "paper prints", "`paper`", *candidates], lines)
+
+
+def order_table(results: Results) -> Table:
+    """A table of NDCG@10 under ``sequential``: our methods beside the strongest federated baseline
+    and beside central models, most of which read the order of a history."""
+    rows = select(results.default_runs(ORDER_METHODS), protocol="sequential")
+
+    def quality(name: str, data: str) -> Cell | None:
+        row = find(rows, method=name.partition(",")[0], data=data)
+        return None if row is None else Cell.over_seeds(row.metrics[_METRIC], 3)
+
+    names = [f"{name}, {_kind(name)}" for name in ORDER_METHODS]
+    data = sorted(distinct(rows, "data"), key=data_place)
+    return table_by_data("NDCG@10", names, data, quality)
 
 
 def against_tasks(plan: Plan) -> list[Task]:
