@@ -37,10 +37,11 @@ def shuffle_ties(data: Interactions, rng: np.random.Generator) -> Interactions:
 
 
 def shuffle_histories(split: Split, rng: np.random.Generator) -> Split:
-    """Each user's training items in random order; held-out items stay as they are."""
-    train = split.train
+    """Each user's training items in random order, each with its time; held-out items stay."""
+    train, times = split.train, split.train_timestamps
     order = np.lexsort((rng.random(len(train.items)), owners(train.indptr)))
-    return replace(split, train=Ragged(train.indptr, train.items[order]))
+    moved = None if times is None else times[order]
+    return replace(split, train=Ragged(train.indptr, train.items[order]), train_timestamps=moved)
 
 
 def make_split(source: str, order: str, rng: np.random.Generator) -> Split:

@@ -73,6 +73,29 @@ def test_a_device_keeps_its_state_as_of_the_round_it_is_told(
     assert Device.open(tmp_path / "state-1", best=True).progress.round == 3
 
 
+def test_nodes_of_a_stateless_method_hold_the_round_that_they_are_told(
+    tmp_path: Path, tiny_split: Split
+) -> None:
+    """The last download without evaluations; the best round's state, also after missed messages."""
+    settings = "rounds=10 dim=8 base_dim=4 window=9 negatives=12 participation=0.5"
+    task = task_of(tiny_split, "fednext", settings)
+    Coordinator(*federation(tmp_path / "all", tiny_split, task, evaluate_every=-1)).run()
+    device = Device.open(tmp_path / "all" / "state-1", best=True)
+    assert set(device.devices.version.tolist()) == {10}
+    assert len(device.devices.downloads) == 1
+
+    twin = Twin(tmp_path / "some", tiny_split, task, 1)
+    for round in (1, 2, 3):
+        twin.play(round, [0])
+    download = twin.method.download(twin.server)
+    device = twin.device(0)
+    device.deliver(5, download)  # it missed rounds 4 and 5
+    assert not device.keep_as_best(3)
+    assert device.keep_as_best(5)
+    device.deliver(4, download)
+    assert set(twin.device(0).devices.version.tolist()) == {5}, "an older one is ignored"
+
+
 def test_a_node_that_missed_the_last_word_hears_it_when_the_run_is_started_again(
     tmp_path: Path, small_split: Split
 ) -> None:

@@ -4,6 +4,7 @@ evaluation, and the ages of interactions."""
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import unskew
 from unskew.engine import Federation
 from unskew.evaluation import prepare
 from unskew.methods import create
+from unskew.runs.results import bytes_per_client, bytes_per_device
 from unskew.types import Cohort, Float32, Method, Ragged, Rows, Split, Upload
 
 
@@ -101,7 +103,20 @@ def test_everybody_is_scored_with_the_newest_download(counting: Split) -> None:
     assert float(state.devices.downloads[2].bonus[0, 0]) == 2
     size = 4
     assert [row["clients"] for row in rows] == [3, 3]
-    assert [row["bytes_down"] for row in rows] == [3 * size, 3 * size + 12 * size]
+    assert [row["bytes_down"] for row in rows] == [3 * size, 3 * size]
+    assert rows[1]["evaluation_bytes_down"] == 12 * size
+    outcome: Any = SimpleNamespace(rows=rows)
+    assert bytes_per_client([outcome], "bytes_down") == size
+    assert bytes_per_device([outcome], "bytes_down", 12) == (6 * size + 12 * size) / 12
+
+
+def test_between_evaluations_there_is_one_download(counting: Split) -> None:
+    """Or every round's cohort would keep a download of its own until the next evaluation."""
+    federation = Federation(follow(counting), counting, 0)
+    state = federation.start()
+    for _ in range(3):
+        federation.step(state)
+    assert set(state.devices.downloads) == {2}
 
 
 def test_a_round_without_an_evaluation_repeats_the_last_figures(counting: Split) -> None:

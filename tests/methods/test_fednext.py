@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 import conformance
-from unskew.engine import Federation
-from unskew.kernels import add_uploads, empty_sum
+from unskew.engine import Checkpoints, Federation
+from unskew.kernels import add_uploads, empty_sum, set_threads
+from unskew.kernels.fednext import draw_windows
 from unskew.kernels.history_network import GROUPS, unpack
-from unskew.kernels.next_item import draw_windows
 from unskew.methods import create
-from unskew.methods._fednext import FIRST_STAGE, TREND, refit_part, scale
+from unskew.methods._fednext import FIRST_STAGE_ROUNDS, POPULARITY_STEP, refit_part, scale
 from unskew.ragged import indptr_from_counts
 from unskew.types import Cohort, Ragged, Split, UnskewError
 
@@ -77,7 +78,7 @@ def torch_loss(
     x0 = R[items[:-1], :d]
     y = normalise(x0, 0)
     v, gate = y @ take(w.Wv), torch.sigmoid(y @ take(w.Wg))
-    keep = torch.sigmoid(take(w.decays)).repeat_interleave(d // GROUPS)
+    keep = torch.sigmoid(take(w.decay_logits)).repeat_interleave(d // GROUPS)
     age = torch.arange(T)[:, None] - torch.arange(T)[None]
     past = torch.where(age[..., None] >= 0, keep ** age.clamp(0)[..., None], 0.0)
     mean = (past * v[None]).sum(1) / past.sum(1)
@@ -105,7 +106,7 @@ def test_gradients_are_those_of_pytorch() -> None:
     n_items, rng = 30, np.random.default_rng(3)
     history = ragged([rng.choice(n_items, 8, replace=False).tolist() for _ in range(12)])
     method: Any = create("fednext", **SMALL)
-    server = train(method, history, n_items, FIRST_STAGE)
+    server = train(method, history, n_items, FIRST_STAGE_ROUNDS)
     # Every weight away from its start, so that none has a gradient of zero by symmetry.
     shake = lambda a: (a + 0.1 * rng.standard_normal(a.shape)).astype(np.float32)  # noqa: E731
     server = server._replace(R=shake(server.R), net=shake(server.net))
@@ -131,7 +132,7 @@ def test_dropout_is_the_client_s_own_and_keeps_the_mean() -> None:
     n_items = 30
     method: Any = create("fednext", **(SMALL | {"dropout": 0.5}))
     history = cycles(12, n_items, 8)
-    server = train(method, history, n_items, FIRST_STAGE + 1)
+    server = train(method, history, n_items, FIRST_STAGE_ROUNDS + 1)
     download, (_, private) = method.download(server), method.init(12, n_items, 0)
 
     def upload(users: NDArray[np.int64], round: int) -> Any:
@@ -160,7 +161,7 @@ def test_a_window_is_a_run_of_the_history() -> None:
 def test_the_second_stage_starts_from_the_last_fit(tiny_split: Split) -> None:
     """The same order of items, before the network has learned anything."""
     method: Any = create("fednext", **SMALL)
-    server = train(method, tiny_split.train, tiny_split.n_items, FIRST_STAGE)
+    server = train(method, tiny_split.train, tiny_split.n_items, FIRST_STAGE_ROUNDS)
     found = scores(method, server, tiny_split.train)
     part = refit_part(server)
     _, private = method._refit.init(tiny_split.n_users, tiny_split.n_items, 0)
@@ -175,19 +176,19 @@ def test_recent_items_are_popular_in_the_trend_round() -> None:
     history = ragged([[2, 3, 0], [2, 3, 1], [3, 2, 0], [3, 2, 1]] * 3)
     new = [1.0, 0.9, 0.9, 0.1, 0.1, 0.0] * 6
     method: Any = create("fednext", **SMALL)
-    with_ages = train(method, history, 6, TREND + 1, np.array(new))
+    with_ages = train(method, history, 6, POPULARITY_STEP + 1, np.array(new))
     assert with_ages.recent[1] > 10 * with_ages.recent[0] > 0
     old, new_item = scores(method, with_ages, ragged([[2, 3]]))[0, :2]
     assert new_item > old + 1
-    without = train(method, history, 6, TREND + 1)
+    without = train(method, history, 6, POPULARITY_STEP + 1)
     np.testing.assert_allclose(without.recent[:2], without.recent[0])
     assert without.recent.mean() == pytest.approx(1)
 
 
-def test_nothing_is_sent_in_the_trend_round(tiny_split: Split) -> None:
+def test_nothing_is_sent_in_the_popularity_round(tiny_split: Split) -> None:
     method: Any = create("fednext", **SMALL)
-    server = train(method, tiny_split.train, tiny_split.n_items, TREND)
-    cohort = conformance.make_cohort(tiny_split, np.arange(tiny_split.n_users), TREND + 1)
+    server = train(method, tiny_split.train, tiny_split.n_items, POPULARITY_STEP)
+    cohort = conformance.make_cohort(tiny_split, np.arange(tiny_split.n_users), POPULARITY_STEP + 1)
     _, private = method.init(tiny_split.n_users, tiny_split.n_items, 0)
     _, upload, _ = method.local(method.download(server), private, cohort)
     assert not len(upload.rows.items)
@@ -208,7 +209,7 @@ def test_the_network_learns_what_the_base_cannot() -> None:
 def test_states_of_newcomers_and_members_are_the_same(tiny_split: Split) -> None:
     method: Any = create("fednext", **SMALL)
     federation = Federation(method, tiny_split, 0)
-    state = federation.run(FIRST_STAGE + 2)
+    state = federation.run(FIRST_STAGE_ROUNDS + 2)
     download = state.devices.downloads[int(state.devices.version[3])]
     cohort = federation.cohort(np.array([3]), 1)
     folded = method.fold_in(download, method.init(1, tiny_split.n_items, 0)[1], cohort)
@@ -217,10 +218,61 @@ def test_states_of_newcomers_and_members_are_the_same(tiny_split: Split) -> None
 
 
 def test_training_ends_when_validation_no_longer_improves(tiny_split: Split) -> None:
-    method: Any = create("fednext", **(SMALL | {"patience": 1, "rounds": 40}))
+    method: Any = create("fednext", **(SMALL | {"patience": 50, "rounds": 400, "warm_up": 10**6}))
     state = Federation(method, tiny_split, 0).run()
-    assert state.round < 40
-    assert state.round == state.best_round + 1
+    assert state.round < 400
+    assert state.round == state.best_round + 50
+
+
+def test_devices_with_and_without_times_count_alike() -> None:
+    """On average over all ages; otherwise a device without times would count seventyfold."""
+    history = ragged([[0, 1, 2, 3]] * 40)
+    method: Any = create("fednext", **SMALL)
+    server, private = method.init(40, 6, 0)
+    sums = []
+    for ages in (np.linspace(0, 1, 160), None):
+        cohort = cohort_of(history, 6, ages=ages)
+        _, upload, _ = method.local(method.download(server), private, cohort)
+        sums.append(upload.rows.values[:, -1].sum())
+    assert sums[0] == pytest.approx(sums[1], rel=0.3)
+
+
+def test_a_download_that_mixes_the_stages_is_refused(tiny_split: Split) -> None:
+    method: Any = create("fednext", **SMALL)
+    n_items = tiny_split.n_items
+    server = train(method, tiny_split.train, n_items, FIRST_STAGE_ROUNDS)
+    whole = method.download(server)
+    early = method.download(train(method, tiny_split.train, n_items, 2))
+    assert method.check_download(whole) is None
+    assert method.check_download(early) is None
+    stages = "it mixes the two stages"
+    assert method.check_download(whole._replace(V=early.V)) == stages
+    assert method.check_download(whole._replace(net=early.net)) == stages
+    assert method.check_download(whole._replace(step=early.step)) == stages
+    assert method.check_download(early._replace(step=whole.step)) == stages
+    outside = whole.negatives.copy()
+    outside[-1] = n_items
+    told = method.check_download(whole._replace(negatives=outside))
+    assert told == "its negatives are not item numbers in ascending order"
+    assert method.check_download(whole._replace(users=whole.users * 0)) is not None
+
+
+@pytest.mark.usefixtures("threads_restored")
+def test_the_second_stage_has_the_same_bits_however_it_runs(
+    tmp_path: Path, tiny_split: Split
+) -> None:
+    """Whatever the number of threads and of clients at a time, and after a stop in between."""
+    last, method = FIRST_STAGE_ROUNDS + 4, create("fednext", **(SMALL | {"participation": 0.5}))
+    plain = Federation(method, tiny_split, 0).run(last)
+    checkpoints = Checkpoints(tmp_path / "state")
+    Federation(method, tiny_split, 0).run(last - 2, checkpoints=checkpoints)
+    resumed = Federation(method, tiny_split, 0).run(last, checkpoints=checkpoints)
+    set_threads(1)
+    small = Federation(method, tiny_split, 0, chunk=3).run(last)
+    for other in (resumed, small):
+        for ours, theirs in zip(plain.server, other.server, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        assert plain.rows[-1]["loss"] == other.rows[-1]["loss"]
 
 
 def test_a_dimension_that_its_groups_cannot_share_is_refused() -> None:

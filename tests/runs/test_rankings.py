@@ -14,10 +14,17 @@ from conftest import cut_down, run_unskew
 from unskew.types import Interactions
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, demo_data: Interactions) -> unskew.Run:
+@pytest.fixture(scope="module", params=["leak-free", "sequential"])
+def finished(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    demo_data: Interactions,
+) -> unskew.Run:
+    """Under ``sequential`` the order of a user's items and the validation item matter."""
     folder = tmp_path_factory.mktemp("ranked") / "run"
-    return unskew.fit("fedmf", cut_down(demo_data, 60, 60), rounds=2, out=folder)
+    method, rounds = ("fedmf", 2) if request.param == "leak-free" else ("fedrefit", 8)
+    data = cut_down(demo_data, 60, 60)
+    return unskew.fit(method, data, protocol=request.param, rounds=rounds, out=folder)
 
 
 def test_a_trec_run_scores_as_the_evaluation_did(tmp_path: Path, finished: unskew.Run) -> None:

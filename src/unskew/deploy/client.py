@@ -69,10 +69,11 @@ def train(message: Message, context: Context) -> Message:
     config, masked = _node_config(context), secure.is_secure(message)
     if config.require_secure and not masked:
         raise UnskewError("This node sends masked uploads only; run with secure = true.")
-    about = message.content.config_records["round"]
-    round, best = (int(str(about[key])) for key in ("round", "best"))
+    round, best = _about(message, "round"), _about(message, "best")
     with _open_device(context) as device:
         download = _read_download(message, device)
+        if device.method.stateless:
+            device.deliver(round - 1, download)
         device.keep_as_best(best)
         upload = device.step1(round, download, _transform(config, device.seeds.noise))
         trained = len(device.progress.due)
@@ -92,7 +93,7 @@ def evaluate(message: Message, context: Context) -> Message:
     sums: dict[str, int | float | list[int] | list[float]] = {}
     with _open_device(context) as device:
         if device.method.stateless:
-            device.deliver(_read_download(message, device))
+            device.deliver(_about(message, "round"), _read_download(message, device))
         for part in ("validation", "test"):
             for name, (total, count) in device.metric_sums(part).items():
                 sums[f"{part}.{name}"] = [total, float(count)]
@@ -100,11 +101,18 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def choose(message: Message, context: Context) -> Message:
-    """Save the node's state as that of the best round, whose number the server sends, unless the
-    node has trained since that round."""
+    """Save the node's state as that of the best round, whose number the server sends, if it is. A
+    method without parameters per user first gets the last download, which comes along."""
     with _open_device(context) as device:
-        device.keep_as_best(int(str(message.content.config_records["best"]["best"])))
+        if device.method.stateless:
+            device.deliver(_about(message, "round"), _read_download(message, device))
+        device.keep_as_best(_about(message, "best"))
     return Message(RecordDict(), reply_to=message)
+
+
+def _about(message: Message, key: str) -> int:
+    """A number that the server sends with a message: the round, or the best round so far."""
+    return int(str(message.content.config_records["round"][key]))
 
 
 def _read_download(message: Message, device: Device) -> Any:

@@ -181,21 +181,28 @@ class Device:
         self._save()
         return True
 
-    def deliver(self, download: Any) -> None:
-        """Compute all users' states from a download, for methods without parameters per user."""
+    def deliver(self, round: int, download: Any) -> None:
+        """Compute all users' states from the download after ``round``, for methods without
+        parameters per user. A download older than the present one is ignored."""
+        if self.devices.version.max() >= round:
+            return
         self.step2()
-        self.devices.remember(self.progress.round, download)
+        self.devices.remember(round, download)
         for local in batches(np.arange(len(self.data.users))):
             history = select(self.data.split.train, local)
             private = self.method.refresh(download, self.devices.take(local), history)
-            self.devices.put(local, private, self.progress.round)
+            self.devices.put(local, private, round)
         self.devices.forget()
         self._save()
 
     def keep_as_best(self, best: int) -> bool:
-        """Copy the state to ``best.safetensors`` if the node has not trained since round ``best``,
-        the best one so far. Returns whether the state was copied."""
-        if not self.progress.rounds_trained or self.progress.round > best:
+        """Copy the state to ``best.safetensors`` if it is the one after ``best``, the best round so
+        far. Returns whether the state was copied."""
+        if self.method.stateless:
+            current = best > 0 and (self.devices.version == best).all()
+        else:  # states change only when the node trains
+            current = self.progress.rounds_trained > 0 and self.progress.round <= best
+        if not current:
             return False
         self.step2()
         state = (self.folder / "state.safetensors").read_bytes()

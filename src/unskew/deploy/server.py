@@ -133,7 +133,7 @@ class Coordinator:
                 return self._stop(
                     f"{_MAX_ATTEMPTS} times no node sent an upload that could be used"
                 )
-        self._name_best()
+        self._finish()
         self._stop("all rounds played")
 
     def _run_round(self, nodes: list[int]) -> bool:
@@ -152,6 +152,8 @@ class Coordinator:
         rounds, every = self._method.config.rounds, self._rules.evaluate_every
         if every >= 0 and (round == rounds or (every and round % every == 0)):
             row |= self._evaluate(round, nodes)
+            if self._method.stateless and "bytes_down" in row:
+                row["bytes_down"] += len(nodes) * sum(array.nbytes for array in self._download())
             self._save()
         log.info("Round %d of %d: %d of %d nodes", round, rounds, row["accepted"], len(nodes))
         return True
@@ -221,7 +223,7 @@ class Coordinator:
     def _evaluate(self, round: int, nodes: list[int]) -> dict[str, Any]:
         """Ask the nodes for metric sums; returns the mean over the users of nodes that answered."""
         answers, n_users = {}, self._task.n_users
-        content = self._content(round) if self._method.stateless else RecordDict()
+        content = self._content(round, self._method.stateless)
         for node, reply in self._ask("evaluate", round, dict.fromkeys(nodes, content)):
             try:
                 answers[node] = read_metric_sums(reply, n_users)
@@ -238,12 +240,14 @@ class Coordinator:
         )
         return {"metrics": means}
 
-    def _name_best(self) -> None:
-        """Send the best round's number to the nodes, unless only the last round was evaluated."""
-        best = best_round(self._rows)
-        if sum("metrics" in row for row in self._rows) > 1:
-            log.info("The best round on validation is %d", best)
-            content = RecordDict({"best": ConfigRecord({"best": best})})
+    def _finish(self) -> None:
+        """Send the best round's number to the nodes, unless only the last round was evaluated. A
+        stateless method's nodes also get the last download, in any case."""
+        several = sum("metrics" in row for row in self._rows) > 1
+        if several:
+            log.info("The best round on validation is %d", best_round(self._rows))
+        if several or self._method.stateless:
+            content = self._content(self._round, self._method.stateless)
             nodes = list(self._grid.get_node_ids())
             for _ in self._ask("query", self._round, dict.fromkeys(nodes, content)):
                 pass
@@ -297,10 +301,12 @@ class Coordinator:
     def _download(self) -> Any:
         return self._method.download(self._server)
 
-    def _content(self, round: int) -> RecordDict:
+    def _content(self, round: int, with_download: bool = True) -> RecordDict:
+        about = ConfigRecord({"round": round, "best": best_round(self._rows)})
+        if not with_download:
+            return RecordDict({"round": about})
         arrays = self._download()._asdict().items()
         record = ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays})
-        about = ConfigRecord({"round": round, "best": best_round(self._rows)})
         return RecordDict({"download": record, "round": about})
 
     def _save(self) -> None:

@@ -152,7 +152,8 @@ class Federation:
             if self.method.stateless and self.method.aggregation != "central":
                 users, download = np.arange(self.split.n_users), self._deliver(state)
                 batch = self._chunk_size(devices)
-                figures["bytes_down"] += self.method.download_bytes(download) * len(users)
+                evaluated = int(self.method.download_bytes(download)) * len(users)
+                figures["evaluation_bytes_down"] = evaluated
             self._evaluate(board, devices, users, download, batch)
         row = {
             "round": state.round,
@@ -218,7 +219,10 @@ class Federation:
         method, devices, round = self.method, state.devices, state.round + 1
         users = self.cohort_of(round)
         download = method.download(state.server)
-        devices.remember(state.round, method.retained_download(download))
+        # States of a stateless method are computed when it is evaluated; until then it has none.
+        keeps_state = not method.stateless
+        if keeps_state:
+            devices.remember(state.round, method.retained_download(download))
         unread = method.unread_fields(round)
         executor = self._executor or ThreadExecutor(get_threads() if self._transform is None else 1)
         size = self._worker_chunk_size(devices, len(users), executor.workers)
@@ -242,8 +246,9 @@ class Federation:
                 total = add_uploads(total or empty_sum(self.split.n_items, upload), upload)
             else:
                 each.append((chunk, upload))
-            # Stored by this thread only: memory freed by one thread is not reused by another.
-            devices.put(chunk, private, state.round)
+            if keeps_state:
+                # Stored by this thread only: memory freed by one thread is not reused by another.
+                devices.put(chunk, private, state.round)
             losses.append(chunk_losses)
             bytes_up += upload.nbytes
         devices.forget()

@@ -75,12 +75,12 @@ class Recommender:
         cohort = cohort._replace(**needed)
         download = self._devices.downloads[int(self._devices.version.max())]
         scores = self._method.score(download, self._method.fold_in(download, private, cohort))
-        return self._best(["newcomer"], scores, seen, k).drop("user").to_dicts()
+        return self.best(["newcomer"], scores, seen, k).drop("user").to_dicts()
 
     def _table(self, users: Int64, k: int) -> pl.DataFrame:
         """Table of the ``k`` best unseen items of ``users``: user, rank, item, title, score."""
         labels = [self.split.user_ids[user] for user in users]
-        return self._best(labels, self.scores(users), select(self.split.seen, users), k)
+        return self.best(labels, self.scores(users), select(self.split.seen, users), k)
 
     def scores(self, users: Int64) -> Float32:
         """Scores of all items for each user, by the model that the user's device received last."""
@@ -98,7 +98,7 @@ class Recommender:
             )
         return validation, test
 
-    def _best(self, users: list[str], scores: Float32, seen: Ragged, k: int) -> pl.DataFrame:
+    def best(self, users: list[str], scores: Float32, seen: Ragged, k: int) -> pl.DataFrame:
         """Table of the ``k`` items with the highest scores per user, without those in ``seen``."""
         top = best_unseen(scores, seen, k)
         row, rank = np.nonzero(top >= 0)

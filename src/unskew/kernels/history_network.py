@@ -38,8 +38,8 @@ class Weights(NamedTuple):
     b2: Float32
     norms: Float32
     """Gains and shifts of the three layer normalisations, alternating."""
-    decays: Float32
-    """Logits of the decay factors, one per group of channels."""
+    decay_logits: Float32
+    """Logits of the decay factors of past items, one per group of channels."""
     tau: Float32
     """Weight of FedRefit's logit."""
 
@@ -75,11 +75,14 @@ class Positions(NamedTuple):
     n1: Float32
     """Normalised x0, before gain and shift; ``n2`` and ``n3`` likewise."""
     y1: Float32
+    """LN(x0), after gain and shift; ``y2`` likewise."""
     v: Float32
     sums: Float32
     """Decayed sums of v."""
     gate: Float32
+    """Sigmoid of LN(x0) Wg."""
     q: Float32
+    """Decayed means of v, times the gate."""
     x1: Float32
     n2: Float32
     y2: Float32
@@ -140,7 +143,7 @@ def _normalise(
 def _normalise_back(
     dy: Float32, n: Float32, inverse: Float32, gain: Float32, dgain: Float32, dshift: Float32
 ) -> None:
-    """Backward pass of :func:`_normalise`; overwrites ``dy`` with the gradient by its input."""
+    """Backward pass of :func:`_normalise`; overwrites ``dy`` with the gradient of its input."""
     T, d = dy.shape
     for t in range(T):
         mean, along = np.float32(0.0), np.float32(0.0)
@@ -173,16 +176,16 @@ def _factors(logits: Float32) -> Float32:
 
 @jit
 def forward(w: Weights, p: Positions, keep: Float32, first: int) -> None:
-    """Fill ``p`` from ``p.x0``, for the positions from ``first`` on (earlier ones only as far as
-    later ones need them). ``keep`` has the dropout factors of the two inner sums; an empty array
-    means no dropout."""
+    """Compute ``p.h`` from ``p.x0`` for positions ``first`` and later, and whatever it needs of
+    earlier ones. ``keep`` has dropout factors (branch x position x channel) of the two residual
+    branches; empty: no dropout."""
     T, d = p.x0.shape
     norms, width = w.norms, d // GROUPS
     _normalise(p.x0, norms[0], norms[1], p.n1, p.y1, p.inverse[0])
     np.dot(p.y1, w.Wv, p.v)
     np.dot(p.y1[first:], w.Wg, p.gate[first:])
     _sigmoid(p.gate[first:])
-    factors = _factors(w.decays)
+    factors = _factors(w.decay_logits)
     for t in range(T):
         for j in range(GROUPS):
             old = p.counts[t - 1, j] if t > 0 else np.float32(0.0)
@@ -194,7 +197,7 @@ def forward(w: Weights, p: Positions, keep: Float32, first: int) -> None:
                 if t >= first:
                     p.q[t, k] = p.sums[t, k] * scale * p.gate[t, k]
     np.dot(p.q[first:], w.Wo, p.x1[first:])
-    _add_kept(p.x1[first:], p.x0[first:], keep, 0)
+    _add_residual(p.x1[first:], p.x0[first:], keep, 0)
     inverse = p.inverse[:, first:]
     _normalise(p.x1[first:], norms[2], norms[3], p.n2[first:], p.y2[first:], inverse[1])
     np.dot(p.y2[first:], w.W1, p.m[first:])
@@ -205,24 +208,24 @@ def forward(w: Weights, p: Positions, keep: Float32, first: int) -> None:
     for t in range(first, T):
         for k in range(d):
             p.x2[t, k] += w.b2[k]
-    _add_kept(p.x2[first:], p.x1[first:], keep, 1)
+    _add_residual(p.x2[first:], p.x1[first:], keep, 1)
     _normalise(p.x2[first:], norms[4], norms[5], p.n3[first:], p.h[first:], inverse[2])
 
 
 @jit
-def _add_kept(x: Float32, before: Float32, keep: Float32, layer: int) -> None:
+def _add_residual(x: Float32, before: Float32, keep: Float32, branch: int) -> None:
     """Replace ``x`` by ``before`` + ``x`` times its dropout factors."""
     T, d = x.shape
     for t in range(T):
         for k in range(d):
-            factor = keep[layer, t, k] if len(keep) else np.float32(1.0)
+            factor = keep[branch, t, k] if len(keep) else np.float32(1.0)
             x[t, k] = before[t, k] + x[t, k] * factor
 
 
 @jit
 def backward(w: Weights, g: Weights, p: Positions, keep: Float32, dh: Float32) -> None:
-    """Add the gradients of the weights to ``g``. ``dh`` is the gradient by ``p.h``; it is
-    overwritten with the gradient by ``p.x0``."""
+    """Write the gradients of the weights to ``g``, which is zero on entry. ``dh`` is the gradient
+    of ``p.h`` and is overwritten with that of ``p.x0``."""
     T, d = p.x0.shape
     norms, dnorms, width = w.norms, g.norms, d // GROUPS
     part, hidden = np.empty((T, d), np.float32), np.empty((T, 4 * d), np.float32)
@@ -245,7 +248,7 @@ def backward(w: Weights, g: Weights, p: Positions, keep: Float32, dh: Float32) -
     g.Wo[:] = np.dot(p.q.T, part)
     dq = np.dot(part, w.Wo.T)
     dv, dgate = np.empty((T, d), np.float32), part
-    factors = _factors(w.decays)
+    factors = _factors(w.decay_logits)
     for j in range(GROUPS):
         factor, change, back_count = factors[j], np.float32(0.0), np.float32(0.0)
         for t in range(T - 1, -1, -1):
@@ -263,7 +266,7 @@ def backward(w: Weights, g: Weights, p: Positions, keep: Float32, dh: Float32) -
             back_count = dcount + factor * back_count
             if t > 0:
                 change += back_count * p.counts[t - 1, j]
-        g.decays[j] += change * factor * (np.float32(1.0) - factor)
+        g.decay_logits[j] += change * factor * (np.float32(1.0) - factor)
     g.Wv[:] = np.dot(p.y1.T, dv)
     g.Wg[:] = np.dot(p.y1.T, dgate)
     dy = np.dot(dv, w.Wv.T)

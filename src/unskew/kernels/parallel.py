@@ -117,11 +117,11 @@ def _blas() -> ThreadpoolController:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Context in which BLAS uses one thread per call. Kernels already call it from several threads,
-    and results must not depend on the number of BLAS threads. Threads may share this context.
+    """Limit BLAS to one thread per call, so that results do not depend on its number of threads.
+    Several threads may be inside at once.
 
-    OpenBLAS ignores a limit that another thread than the main one sets, so whoever starts threads
-    that call BLAS enters this context first.
+    Enter it in the main thread before starting workers: OpenBLAS ignores a limit that another
+    thread sets.
     """
     with _BlasLimit.lock:
         _BlasLimit.inside += 1

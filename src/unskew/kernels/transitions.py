@@ -130,8 +130,8 @@ def _sum_products(
 
 
 def sum_products(history: Ragged, n_items: int, fading: Fading, backward: float) -> Float32:
-    """S^T S of the weighted histories s_t after each item t of each user but the last item; s_t has
-    k(age) at each item so far. Histories read backwards add to it with the weight ``backward``.
+    """S^T S: the sum of s_t^T s_t over all users and all positions t but each user's last; s_t has
+    k(age) at each item so far. Histories read backwards count with the weight ``backward``.
 
     Two items at the distance d in a history contribute at all later steps. With m steps from the
     later of the two to the last, this is

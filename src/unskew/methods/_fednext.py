@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unskew.kernels.fednext import Shared
 from unskew.kernels.history_network import count_weights, unpack
-from unskew.kernels.next_item import Shared
 from unskew.kernels.refit import history_rows
 from unskew.methods import fedrefit
 from unskew.methods.fedrefit import FedRefit
@@ -24,11 +24,11 @@ from unskew.types import (
     UploadSum,
 )
 
-TREND = 5
-"""Rounds before the trend round. In it devices send nothing; the evaluation after it scores with
-the recent popularity."""
-FIRST_STAGE = 8
-"""Rounds of the first stage: four for U, a fit of V, the recent popularity, two more fits of V."""
+POPULARITY_STEP = 5
+"""Value of ``step`` (rounds done) in the popularity round: devices send nothing, and after it the
+first fit's scores count together with the recent popularity."""
+FIRST_STAGE_ROUNDS = 8
+"""Rounds of the first stage: four for U, a fit of V, the popularity round, two more fits of V."""
 
 _BETAS = (0.9, 0.98)
 """Decay factors of Adam's first and second moments, on the server."""
@@ -38,6 +38,9 @@ square."""
 _HALF_LIFE = 0.01
 """Age at which an interaction counts half in the recent popularity, as a share of the time between
 the oldest and the newest interaction."""
+_AGELESS_WEIGHT = 1 / 64
+"""Weight of an interaction of unknown age in the recent popularity: about the mean of
+0.5^(age / _HALF_LIFE) over all ages, so that devices with and without times count alike."""
 _RECENT_FLOOR = 0.05
 """Added to the recent popularity before its logarithm, as a share of its mean."""
 
@@ -89,15 +92,15 @@ class Private(NamedTuple):
 def initial_server(refit: fedrefit.Server, d: int, seed: int) -> Server:
     """The server's state before the first round. The network's last gain is zero, so that at the
     start of the second stage its vectors h are zero and FedRefit's logits decide alone."""
-    n_items, chance = len(refit.U), generator(seed, Purpose.INIT_DENSE)
+    n_items, random = len(refit.U), generator(seed, Purpose.INIT_DENSE)
     net = np.zeros(count_weights(d), np.float32)
     weights = unpack(net, d)
     for matrix in weights[:4]:
-        matrix[:] = chance.standard_normal(matrix.shape) / np.sqrt(d)
-    weights.W2[:] = chance.standard_normal(weights.W2.shape) * 0.5 / np.sqrt(d)
+        matrix[:] = random.standard_normal(matrix.shape) / np.sqrt(d)
+    weights.W2[:] = random.standard_normal(weights.W2.shape) * 0.5 / np.sqrt(d)
     weights.norms[[0, 2]] = 1.0
-    keep = np.linspace(0.2, 0.98, len(weights.decays))
-    weights.decays[:] = np.log(keep / (1 - keep))
+    decay = np.linspace(0.2, 0.98, len(weights.decay_logits))
+    weights.decay_logits[:] = np.log(decay / (1 - decay))
     weights.tau[0] = 1.0
     R = np.zeros((n_items, d + 1), np.float32)
     extra = generator(seed, Purpose.INIT_ITEMS, 1).standard_normal((n_items, d))
@@ -115,24 +118,25 @@ def initial_server(refit: fedrefit.Server, d: int, seed: int) -> Server:
 
 
 def refit_part(state: Server | Download) -> fedrefit.Server:
-    """FedRefit's part of a state. FedRefit has no trend round, so later steps count one less."""
-    step = state.step - (state.step > TREND).astype(np.int32)
+    """FedRefit's part of a state. Steps after the popularity round, which FedRefit does not have,
+    count one less."""
+    step = state.step - (state.step > POPULARITY_STEP).astype(np.int32)
     return fedrefit.Server(state.U, state.users, state.V, step)
 
 
-def base_download(refit: FedRefit, server: Server, negatives: Int32) -> Download:
+def first_stage_download(refit: FedRefit, server: Server, negatives: Int32) -> Download:
     """A download of the first stage: FedRefit's, and the recent popularity."""
     whole, V = Download(*server[:8], negatives), refit.download(refit_part(server)).V
     return whole._replace(V=V, R=server.R[:0], net=server.net[:0])
 
 
-def base_upload(
+def first_stage_upload(
     refit: FedRefit, download: Download, private: Private, cohort: Cohort
 ) -> tuple[Private, Upload, Float64]:
     """A device's round in the first stage: FedRefit's, and in rounds 1 to 4 also the recency of
-    each of its items. In the trend round there is nothing to send."""
+    each of its items. In the popularity round there is nothing to send."""
     part, mine, n = refit_part(download), fedrefit.Private(private.p), len(cohort.users)
-    if download.step[0] == TREND:
+    if download.step[0] == POPULARITY_STEP:
         p = refit.refresh(part, mine, cohort.positives).p
         upload = Upload(Rows.empty(n, 1), np.zeros((n, 0), np.float32), np.ones(n))
         return private._replace(p=p), upload, np.zeros(n)
@@ -146,27 +150,29 @@ def base_upload(
 
 def _recency(cohort: Cohort, own: Rows) -> Float32:
     """For each distinct item of each client, the sum of 0.5^(age / _HALF_LIFE) over its
-    interactions; without ages, their number."""
+    interactions."""
     rows = history_rows(cohort.positives, Ragged(own.indptr, own.items), cohort.n_items)
     place = rows.items + np.repeat(own.indptr[:-1], rows.counts())
-    weights = None if cohort.ages is None else 0.5 ** (cohort.ages / _HALF_LIFE)
+    weights = np.full(len(place), _AGELESS_WEIGHT)
+    if cohort.ages is not None:
+        weights = 0.5 ** (cohort.ages / _HALF_LIFE)
     return np.bincount(place, weights, len(own.items)).astype(np.float32)
 
 
-def base_update(refit: FedRefit, server: Server, total: UploadSum) -> Server:
+def first_stage_update(refit: FedRefit, server: Server, total: UploadSum) -> Server:
     """The server's state after a round of the first stage."""
     step = server.step[0]
     if step < refit.config.space_rounds:
         counts = total.rows[:, -1]
         recent = (counts / max(counts.mean(), 1e-30)).astype(np.float32)
         server, total = server._replace(recent=recent), total._replace(rows=total.rows[:, :-1])
-    if step != TREND:
+    if step != POPULARITY_STEP:
         fitted = refit.aggregate(refit_part(server), total)
         server = server._replace(U=fitted.U, users=fitted.users, V=fitted.V)
         if step >= refit.config.space_rounds:
             server = server._replace(spread=_spread(fitted.V, total.dense))
     server = server._replace(step=server.step + 1)
-    return _start_second_stage(server) if server.step[0] == FIRST_STAGE else server
+    return _start_second_stage(server) if server.step[0] == FIRST_STAGE_ROUNDS else server
 
 
 def log_recent(download: Download) -> Float32:
@@ -217,7 +223,8 @@ def scale(download: Download) -> float:
 
 
 def descend(server: Server, rows: Float64, net: Float64, step: int, rate: float) -> Server:
-    """Step number ``step`` of Adam, along the gradients by the item rows R and by the network."""
+    """Step number ``step`` of Adam; ``rows`` and ``net`` are the gradients of R and of the
+    network."""
     change_R, moments_R = _adam(rows, server.moments_R, step)
     change_net, moments_net = _adam(net, server.moments_net, step)
     return server._replace(

@@ -1,14 +1,14 @@
 """FedNext: FedRefit's closed form, and on top of it a small network that reads the history.
 
-Unskew's own method (2026). No device has parameters of its own, so aggregation has nothing to
-skew: a user's vector is computed on the device from the user's history and shared weights.
+Unskew's own method (2026). A device keeps no vector that later rounds of aggregation could make
+stale: it computes the user's vector from the history and the newest shared weights when needed.
 
-First rounds, all clients: FedRefit (``methods/fedrefit.py``) finds item vectors U and next-item
-rows V from exact sums. Its features of a history up to position t are f_t. One round scores with
-g(V_i . f) + log of the item's recent popularity instead: counts in which old interactions weigh
-less (without times, plain counts).
+First stage, eight rounds with all clients: FedRefit (``methods/fedrefit.py``) finds item vectors U
+and next-item rows V from exact sums. Its features of a history up to position t are f_t. After one
+of these rounds the scores are g(V_i . f) + log of the item's recent popularity, as one more
+candidate for validation: counts in which old interactions weigh less (without times, plain counts).
 
-Later rounds, a small cohort each: the logit of item i after position t is
+Second stage, a small cohort per round: the logit of item i after position t is
 
     z_ti = h_t . E_i + b_i + tau g(V_i . f_t),    g(y) = log(softplus(y / scale) + 1e-4),
 
@@ -27,21 +27,21 @@ from typing import Any
 
 import numpy as np
 
-from unskew.kernels import score_table
+from unskew.kernels import one_blas_thread, score_table
+from unskew.kernels.fednext import Own, add_refit, draw_windows, encode_histories, gradients
 from unskew.kernels.history_network import GROUPS
-from unskew.kernels.next_item import Own, add_refit, draw_windows, gradients, read_users
 from unskew.kernels.refit import history_rows
 from unskew.methods import fedrefit
 from unskew.methods._fednext import (
-    FIRST_STAGE,
-    TREND,
+    FIRST_STAGE_ROUNDS,
+    POPULARITY_STEP,
     Download,
     Private,
     Server,
-    base_download,
-    base_update,
-    base_upload,
     descend,
+    first_stage_download,
+    first_stage_update,
+    first_stage_upload,
     initial_server,
     log_recent,
     refit_part,
@@ -78,8 +78,8 @@ class Config(Settings):
     base_dim: int = setting(128, above=0)
     """Size of the item space U of the first stage."""
     horizon: float = setting(0.4, at_most=1)
-    """Decay of a target's weight per item that it lies further ahead, in the last fit of V, on
-    which the second stage builds."""
+    """Factor on a target's weight for each further step ahead, in the last fit of V, on which the
+    second stage builds."""
     window: int = setting(200, above=0)
     """Largest number of positions of a history that a device trains on in a round."""
     negatives: int = setting(512, above=0)
@@ -90,8 +90,9 @@ class Config(Settings):
     """Largest learning rate of Adam, on the server."""
     warm_up: int = setting(30, above=0)
     """Rounds of the second stage in which the learning rate rises from zero."""
-    patience: int = setting(150, above=0)
-    """Training ends when validation has not improved for this many rounds."""
+    patience: int = setting(150, above=49)
+    """Training ends when validation has not improved for this many rounds; at least 50, because
+    later rounds are evaluated every 50."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,7 +112,7 @@ class FedNext(Method):
         super().__init__(config)
         kind: Any = FedRefit
         settings: Any = {"dim": self.config.base_dim, "horizon": self.config.horizon}
-        self._refit: FedRefit = kind(fedrefit.Config(order="base", **settings))
+        self._refit: FedRefit = kind(fedrefit.Config(order="fednext", **settings))
 
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         refit, private = self._refit.init(n_users, n_items, seed)
@@ -119,14 +120,14 @@ class FedNext(Method):
         return server, Private(private.p, np.zeros((n_users, self.config.dim), np.float32))
 
     def participation(self, round: int) -> float:
-        return 1.0 if round <= FIRST_STAGE else float(self.config.participation)
+        return 1.0 if round <= FIRST_STAGE_ROUNDS else float(self.config.participation)
 
     def cohort_size(self, round: int, n_users: int) -> int:
         size = super().cohort_size(round, n_users)
-        return size if round <= FIRST_STAGE else min(size, self.config.cohort)
+        return size if round <= FIRST_STAGE_ROUNDS else min(size, self.config.cohort)
 
     def evaluated(self, round: int) -> bool:
-        done = round - FIRST_STAGE
+        done = round - FIRST_STAGE_ROUNDS
         often = 10 if done <= 100 else 50
         return done <= 0 or done % often == 0 or round == self.config.rounds
 
@@ -134,22 +135,22 @@ class FedNext(Method):
         return round - best_round >= self.config.patience
 
     def download(self, server: Server) -> Download:
-        chance = generator(int(server.seed[0]), Purpose.NEGATIVES, int(server.step[0]))
-        drawn = chance.permutation(len(server.R))[: self.config.negatives]
+        random = generator(int(server.seed[0]), Purpose.NEGATIVES, int(server.step[0]))
+        drawn = random.permutation(len(server.R))[: self.config.negatives]
         negatives = np.sort(drawn).astype(np.int32)
-        if server.step[0] >= FIRST_STAGE:
+        if server.step[0] >= FIRST_STAGE_ROUNDS:
             return Download(*server[:8], negatives)
-        return base_download(self._refit, server, negatives)
+        return first_stage_download(self._refit, server, negatives)
 
     def local(
         self, download: Download, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
         if not len(download.R):
-            return base_upload(self._refit, download, private, cohort)
+            return first_stage_upload(self._refit, download, private, cohort)
         window = draw_windows(cohort, self.config.window + 1)
         own = distinct(window, cohort.n_items)
-        T = self._refit.own_items(refit_part(download), own)
-        rows = Own(*own, download.R[own.items], T, download.V[own.items])
+        U = self._refit.own_items(refit_part(download), own)
+        rows = Own(*own, download.R[own.items], U, download.V[own.items])
         numbered = history_rows(window, own, cohort.n_items)
         shared = shared_part(download, self._refit.config)
         g = gradients(cohort, numbered, rows, shared, self.config.dropout)
@@ -162,14 +163,15 @@ class FedNext(Method):
     def aggregate(self, server: Server, total: UploadSum) -> Server:
         if total.weight == 0:
             return server
-        if server.step[0] < FIRST_STAGE:
-            return base_update(self._refit, server, total)
+        if server.step[0] < FIRST_STAGE_ROUNDS:
+            with one_blas_thread():
+                return first_stage_update(self._refit, server, total)
         c, width, negatives = self.config, server.R.shape[1], self.download(server).negatives
         rows, cut = total.rows.copy(), len(negatives) * width
         rows[negatives, :-1] += total.dense[: cut - len(negatives)].reshape(-1, width - 1)
         rows[negatives, -1] += total.dense[cut - len(negatives) : cut]
-        done = int(server.step[0]) - FIRST_STAGE
-        progress = min(1.0, done / max(c.rounds - FIRST_STAGE, 1))
+        done = int(server.step[0]) - FIRST_STAGE_ROUNDS
+        progress = min(1.0, done / max(c.rounds - FIRST_STAGE_ROUNDS, 1))
         rate = c.learning_rate * 0.5 * (1 + np.cos(np.pi * progress))
         rate *= min(1.0, (done + 1) / c.warm_up)
         gradients = rows / total.weight, total.dense[cut:] / total.weight
@@ -185,14 +187,27 @@ class FedNext(Method):
         p = self._refit.refresh(refit_part(download), mine, history).p
         if not len(download.R):
             return private._replace(p=p)
-        return Private(p, read_users(history, download.R, download.net))
+        return Private(p, encode_histories(history, download.R, download.net))
+
+    def check_download(self, download: Download) -> str | None:
+        n_items, negatives = len(download.U), download.negatives
+        features = 2 * download.U.shape[1] + 1
+        if len(download.R):
+            whole = len(download.net) > 0 and download.V.shape[1] == features
+            if not whole or download.step[0] < FIRST_STAGE_ROUNDS:
+                return "it mixes the two stages"
+        elif len(download.net) or download.step[0] >= FIRST_STAGE_ROUNDS:
+            return "it mixes the two stages"
+        if (np.diff(negatives) <= 0).any() or ((negatives < 0) | (negatives >= n_items)).any():
+            return "its negatives are not item numbers in ascending order"
+        return None if (download.users >= 1).all() else "an item has less than one user"
 
     def score(self, download: Download, private: Private) -> Float32:
         refit = self._refit.score(refit_part(download), fedrefit.Private(private.p))
         if len(download.R):
             z = score_table(private.h, np.ascontiguousarray(download.R[:, :-1]))
             b, tau = download.R[:, -1].copy(), float(download.net[-1])
-        elif download.step[0] == TREND + 1:
+        elif download.step[0] == POPULARITY_STEP + 1:
             z, b, tau = np.zeros_like(refit), log_recent(download), 1.0
         else:
             return refit

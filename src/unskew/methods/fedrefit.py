@@ -82,14 +82,15 @@ class Config(Settings):
     discount: float = 0.25
     """Exponent by which popular items are scored down (b), except in fits that read both ways with
     equal weight."""
-    order: Literal["choose", "forward", "both", "base"] = "choose"
+    order: Literal["choose", "forward", "both", "fednext"] = "choose"
     """Read histories forward, both ways, or with backward weight 1, .3 and 0 in successive rounds,
-    between which validation chooses ("base": in the order 1, 0, .3)."""
+    between which validation chooses ("fednext": 1, 0 and .3, because FedNext builds on the last
+    fit)."""
 
     @property
     def backward(self) -> tuple[float, ...]:
         """Weights of reading histories backwards, one for each fit of the next-item rows (V)."""
-        fits = {"forward": (0.0,), "both": (1.0,), "base": (1.0, 0.0, 0.3)}
+        fits = {"forward": (0.0,), "both": (1.0,), "fednext": (1.0, 0.0, 0.3)}
         return fits.get(self.order, (1.0, 0.3, 0.0))
 
 

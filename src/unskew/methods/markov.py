@@ -36,9 +36,9 @@ class Config(LinearConfig):
     window: int = setting(20, above=0)
     """Largest number of positions between two items that count as a transition."""
     decay: float = setting(0.8, at_most=1)
-    """Decay of a transition's weight per position in between."""
+    """Factor on a transition's weight for each position in between."""
     fade: float = setting(0.8, at_most=1)
-    """Decay of the weight of a user's past item per later item."""
+    """Factor on the weight of a user's past item for each later item."""
     shrinkage: float = 50.0
     """Added to an item's number of interactions, so that rare items predict less."""
     discount: float = 0.25

@@ -44,13 +44,13 @@ class Server(NamedTuple):
 @dataclass(frozen=True)
 class Config(LinearConfig):
     fast: float = setting(0.5, at_most=1)
-    """Fast decay of a past item's weight per later item."""
+    """Factor on a past item's weight for each later item, in the fast term."""
     slow: float = setting(0.95, at_most=1)
-    """Slow decay of a past item's weight per later item."""
+    """The same factor in the slow term."""
     slow_share: float = setting(0.3, at_most=1)
     """Share of the slow decay in the weight of the newest item (a)."""
     horizon: float = setting(0.4, at_most=1)
-    """Decay of a target's weight per item that it lies further ahead."""
+    """Factor on a target's weight for each further step ahead."""
     backward: float = setting(0.2, at_most=1)
     """Weight of reading the histories backwards; 0: forward only, 1: the order does not count."""
     ridge: float = setting(1.0, above=0)
@@ -76,11 +76,11 @@ class SLIST(SequenceMethod):
     def fit(self, history: Ragged, n_items: int) -> tuple[Server, float]:
         c = self.config
         longest = int(history.counts().max(initial=0))
-        # A past item and a target d positions later meet at d steps t: sum k(a) horizon^(d - 1 - a)
-        meet = np.convolve(self.fading.weights(longest), c.horizon ** np.arange(longest))
-        meet = np.concatenate([[0.0], meet])[:longest]
+        # Weight of a target d positions after an item: sum over a < d of k(a) horizon^(d - 1 - a)
+        weights = np.convolve(self.fading.weights(longest), c.horizon ** np.arange(longest))
+        weights = np.concatenate([[0.0], weights])[:longest]
         G = sum_products(history, n_items, self.fading, c.backward)
-        targets = sum_pairs(history, n_items, c.backward * meet, meet)  # (S^T Y)^T
+        targets = sum_pairs(history, n_items, c.backward * weights, weights)  # (S^T Y)^T
         mean = np.trace(G, dtype=np.float64) / n_items
         G[np.diag_indices(n_items)] += np.float32(c.ridge * mean if mean > 0 else 1.0)
         G[:] = _solve_in_place(G, targets.T)

@@ -92,15 +92,15 @@ FORMULAS: dict[str, tuple[Formula, Formula]] = {
         ),
     ),
     "fednext": (
-        ("4m (d + 1) + block", lambda n, m, d, r: 4 * m * (d + 1) + count_weights(d)),
+        ("4m (d + 1) + network", lambda n, m, d, r: 4 * m * (d + 1) + count_weights(d)),
         (
-            "7m (d + 1) + 4 blocks",
+            "7m (d + 1) + 4 networks",
             lambda n, m, d, r: 7 * m * (d + 1) + 4 * count_weights(d),
         ),
     ),
 }
 """Number of parameters on a client and on the server, by method, for n clients, m items, embedding
-size d and rank r. pFedGraph aggregates s = n / 10 clients. FedNext's block has 11 d (d + 1) + 9
+size d and rank r. pFedGraph aggregates s = n / 10 clients. FedNext's network has 11 d (d + 1) + 9
 weights; its server also has Adam's moments."""
 
 

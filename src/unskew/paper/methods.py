@@ -32,9 +32,9 @@ _ABOUT = {
     "prints. These figures leak the held-out item ([protocols.md](protocols.md)).",
     "leak-free": "HR@10 / NDCG@10 ranking all unseen items · the same among 99 sampled candidates.",
     "sequential": "As the literature on sequence models evaluates: the validation item is part of "
-    "the history when the test item is predicted, and equal times keep the file's order. Methods "
-    "without a `refresh` (`unskew methods` lists them) keep the state they trained. Otherwise as "
-    "`leak-free`.",
+    "the history when the test item is predicted, and equal times keep the file's order. The "
+    "federated baselines, `mf`, `ncf` and `lightgcn` could use that item only by training again; "
+    "they are tested with the state they trained. Otherwise as `leak-free`.",
     "time": "One moment for everybody, nothing after it in training; otherwise as `leak-free`.",
 }
 """Paragraph above the main table, by protocol."""
@@ -96,8 +96,8 @@ def side_by_side(results: Results, data: Sequence[str]) -> Table:
 
 
 def order_table(results: Results) -> Table:
-    """A table of NDCG@10 under ``sequential``: our methods beside the strongest federated baseline
-    and beside central models, most of which read the order of a history."""
+    """A table of NDCG@10 under ``sequential``: our methods beside PFedRec, the strongest federated
+    baseline under ``leak-free``, and central models, most of which read the order of a history."""
     rows = select(results.default_runs(ORDER_METHODS), protocol="sequential")
 
     def quality(name: str, data: str) -> Cell | None:

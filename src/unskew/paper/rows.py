@@ -105,6 +105,11 @@ def _join(rows: Sequence[RunRow]) -> RunRow:
         tables = [getattr(row, table) for row in rows]
         return summaries([{m: s.values[i] for m, s in tables[at].items()} for _, at, i in places])
 
+    def average(field: str) -> Any:
+        known = [(getattr(row, field), len(row.seeds)) for row in rows if getattr(row, field)]
+        return sum(v * n for v, n in known) / sum(n for _, n in known) if known else None
+
+    sizes = ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")
     checksums = [row.model_sha256_per_seed or [""] * len(row.seeds) for row in rows]
     return replace(
         rows[0],
@@ -115,6 +120,8 @@ def _join(rows: Sequence[RunRow]) -> RunRow:
         sampled99=over_seeds("sampled99"),
         sampled99_last_round=None,
         seconds_per_round=statistics.median(row.seconds_per_round for row in rows),
+        rounds=max(row.rounds for row in rows),
+        **{field: average(field) for field in sizes},
         model_sha256=None,
         model_sha256_per_seed=[checksums[at][i] for _, at, i in places],
         command="\n".join(row.command for row in rows),

@@ -198,7 +198,8 @@ def bytes_per_client(outcomes: Sequence[SeedOutcome], field: str) -> float:
 def bytes_per_device(outcomes: Sequence[SeedOutcome], field: str, n_users: int) -> float:
     """Mean bytes that a device uploads (``field`` "bytes_up") or downloads ("bytes_down") in the
     whole training, downloads for evaluations included."""
-    total = sum(row[field] for outcome in outcomes for row in outcome.rows)
+    names = (field, f"evaluation_{field}")
+    total = sum(row.get(name, 0) for outcome in outcomes for row in outcome.rows for name in names)
     return float(total / (len(outcomes) * n_users))
 
 

@@ -88,7 +88,7 @@ def _note_missing_refresh(split: Split, method: Method) -> Split:
     cannot refresh its users' states with the new items."""
     if not split.validation_in_history or type(method).refresh is not Model.refresh:
         return split
-    note = f"{method.name} tests with the states it trained: it has no refresh for newer items"
+    note = f"{method.name} tests with the states it trained: it would have to train for newer items"
     return replace(split, notes=(*split.notes, note))
 
 

@@ -21,7 +21,7 @@ import polars as pl
 from unskew.engine import Checkpoints, Federation, Recommender
 from unskew.files import read_json, read_json_lines, write_atomically, write_json
 from unskew.methods import METHODS, admit_method
-from unskew.ragged import indptr_from_counts, owners
+from unskew.ragged import indptr_from_counts, owners, select
 from unskew.runs.results import Result, SeedOutcome, Summary, versions
 from unskew.runs.spec import RunSpec
 from unskew.types import Float32, Int32, Ragged, Split, UnskewError
@@ -55,7 +55,7 @@ def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: s
     if split.item_features is not None:
         items["features"] = list(split.item_features)
     users = [pl.Series("user", split.user_ids, pl.String)]
-    for name in ("seen", "validation", "test"):
+    for name in ("train", "seen", "validation", "test"):
         part: Ragged = getattr(split, name)
         lists = [part.of(user).tolist() for user in range(split.n_users)]
         users.append(pl.Series(name, lists, pl.List(pl.Int32)))
@@ -229,13 +229,15 @@ def read_split(folder: Path, spec: RunSpec) -> Split:
     items = _read_frame(folder / "items.parquet", "item", "title")
     users = _read_frame(folder / "users.parquet", "user", "seen", "validation", "test")
     seen, validation, test = (_ragged(users[part]) for part in ("seen", "validation", "test"))
+    # Folders of earlier versions have no column `train`: the training items in order of time.
+    train = _ragged(users["train"]) if "train" in users.columns else seen
     return Split(
         spec.data,
         spec.protocol,
         users["user"].to_list(),
         items["item"].to_list(),
         items["title"].to_list(),
-        seen,
+        train,
         seen,
         seen,
         validation,
@@ -243,6 +245,7 @@ def read_split(folder: Path, spec: RunSpec) -> Split:
         np.zeros((len(users), 0), np.int32),
         spec.evaluation.rank_all,
         item_features=_features(items),
+        validation_in_history=spec.evaluation.validation_in_history,
     )
 
 
@@ -308,7 +311,9 @@ def client_view(folder: Path, user: str | None = None) -> ClientView | None:
     validation, test = (part.of(number) for part in (split.validation, split.test))
     held_out = {split.item_ids[item]: "validation" for item in validation}
     held_out |= {split.item_ids[item]: "test" for item in test}
-    ranked = recommender.recommend(user, split.n_items)
+    _, scores = recommender.held_out_scores(np.array([number]))
+    seen = select(split.seen, np.array([number]))
+    ranked = recommender.best([user], scores, seen, split.n_items).to_dicts()
     rank = {found["item"]: found["rank"] for found in ranked}
     return ClientView(
         user,

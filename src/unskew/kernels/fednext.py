@@ -1,4 +1,4 @@
-"""FedNext on a device: the gradient of its loss, and the state and logits of a user.
+"""FedNext on a device: the gradient of its loss, a user's vector, and a user's logits.
 
 The logit of item i after position t of a history is
 
@@ -104,16 +104,17 @@ class Shared(NamedTuple):
     negatives: Int32
     """Numbers of the items that all clients of the round use as negatives."""
     E: Float32
-    """Vectors of the negatives, transposed (d x negatives) ..."""
+    """Vectors of the negatives (d x negatives)."""
     b: Float32
-    """... their biases ..."""
+    """Biases of the negatives."""
     V: Float32
-    """... and FedRefit's rows, transposed."""
-    raised: float
-    """Added to the logits of negatives: log(items / negatives)."""
+    """FedRefit's next-item rows of the negatives (features x negatives)."""
+    log_share: float
+    """Added to the logits of negatives, each of which stands for several items:
+    log(items / negatives)."""
     scale: float
-    """Unit of FedRefit's scores in the function g."""
-    fading: Float32
+    """The number by which g divides FedRefit's scores."""
+    decays: Float32
     """FedRefit's decays of past items."""
 
 
@@ -124,15 +125,15 @@ class Own(NamedTuple):
     items: Int32
     R: Float32
     """Item vectors E, and in the last column the biases b."""
-    T: Float32
+    U: Float32
     """FedRefit's item vectors, for the features f."""
     V: Float32
     """FedRefit's next-item rows."""
 
 
 class Gradients(NamedTuple):
-    """Gradients of each client's mean loss: by the rows R of ``Own``, and in ``dense`` by the
-    negatives' vectors, their biases and the network's weights."""
+    """Gradients of each client's mean loss: ``R`` of the rows ``Own.R``, and ``dense`` of the
+    negatives' vectors, their biases and the network's weights, one after another."""
 
     R: Float32
     dense: Float32
@@ -191,7 +192,7 @@ def _train(
     rows of ``own``, in order of time."""
     d, n, K = own.R.shape[1] - 1, len(shared.negatives), own.V.shape[1]
     w, flat_start = unpack(shared.flat, d), n * (d + 1)
-    rows = np.ascontiguousarray(shared.E.T)
+    negative_rows = np.ascontiguousarray(shared.E.T)
     tau = w.tau[0]
     for c in block:
         mine = window.items[window.indptr[c] : window.indptr[c + 1]]
@@ -210,12 +211,13 @@ def _train(
         forward(w, p, keep, 0)
 
         f = np.empty((T, K), np.float32)
-        _features(mine[:T], own.T[low:high], shared.fading, f)
+        _features(mine[:T], own.U[low:high], shared.decays, f)
+        # Logits of the negatives: FedRefit's part G, and the network's part Z, later the whole.
         G, Z = np.empty((T, n), np.float32), np.empty((T, n), np.float32)
         np.dot(f, shared.V, G)
         np.dot(p.h, shared.E, Z)
         work, bits = np.empty(n, np.float32), np.empty(n, np.int32)
-        target, target_g = np.empty(T, np.float32), np.empty(T, np.float32)
+        errors, target_g = np.empty(T, np.float32), np.empty(T, np.float32)
         for t in range(T):
             y = mine[t + 1]
             target_g[t] = np.dot(f[t], own.V[low + y])
@@ -224,35 +226,36 @@ def _train(
         dtau, loss, share = np.float32(0.0), 0.0, np.float32(1.0 / T)
         db = dense[n * d : flat_start]
         for t in range(T):
-            y, z, mixed = mine[t + 1], Z[t], G[t]
-            _refit_logits(mixed, shared.scale, work, bits)
-            target[t] = np.dot(p.h[t], R[y, :d]) + R[y, d] + tau * target_g[t]
-            best = target[t]
+            y, z, z_refit = mine[t + 1], Z[t], G[t]
+            _refit_logits(z_refit, shared.scale, work, bits)
+            target = np.dot(p.h[t], R[y, :d]) + R[y, d] + tau * target_g[t]
+            best = target
             for j in range(n):
-                z[j] += shared.b[j] + tau * mixed[j] + np.float32(shared.raised)
+                z[j] += shared.b[j] + tau * z_refit[j] + np.float32(shared.log_share)
                 z[j] = z[j] if shared.negatives[j] != items[y] else np.float32(-1e30)
                 best = max(best, z[j])
             for j in range(n):
                 z[j] -= best
             _exp(z, bits)
-            total = np.exp(target[t] - best)
-            chance = total
+            target_exp = np.exp(target - best)
+            total = target_exp
             for j in range(n):
                 total += z[j]
-            loss += np.log(total) + best - target[t]
+            loss += np.log(total) + best - target
+            # From here on z and error are the loss's gradients of the logits: (p - 1 or 0) / T.
             factor = share / total
-            error = chance * factor - share
+            error = target_exp * factor - share
             for j in range(n):
                 z[j] *= factor
                 db[j] += z[j]
-                dtau += z[j] * mixed[j]
+                dtau += z[j] * z_refit[j]
             dtau += error * target_g[t]
-            target[t] = error
+            errors[t] = error
         g.tau[0] += dtau
         dense[: n * d].reshape((n, d))[:] = np.dot(Z.T, p.h)
-        dh = np.dot(Z, rows)
+        dh = np.dot(Z, negative_rows)
         for t in range(T):
-            y, error = mine[t + 1], target[t]
+            y, error = mine[t + 1], errors[t]
             dR[y, d] += error
             for k in range(d):
                 dh[t, k] += error * R[y, k]
@@ -265,12 +268,12 @@ def _train(
 
 
 @jit
-def _features(row: Int32, T: Float32, fading: Float32, f: Float32) -> None:
-    """FedRefit's features after each item of a history; ``row`` are row numbers of ``T``."""
-    state = np.zeros((len(fading), T.shape[1]), np.float32)
-    weights, now = np.zeros(len(fading), np.float32), np.ones(f.shape[1], np.float32)
+def _features(row: Int32, U: Float32, decays: Float32, f: Float32) -> None:
+    """FedRefit's features after each item of a history; ``row`` are row numbers of ``U``."""
+    state = np.zeros((len(decays), U.shape[1]), np.float32)
+    weights, now = np.zeros(len(decays), np.float32), np.ones(f.shape[1], np.float32)
     for t in range(len(row)):
-        add_item(T[row[t]], fading, state, weights, now)
+        add_item(U[row[t]], decays, state, weights, now)
         f[t] = now
 
 
@@ -292,7 +295,7 @@ def gradients(
 
 
 @jit
-def _read(block: Int64, history: Ragged, R: Float32, flat: Float32, h: Float32) -> None:
+def _encode(block: Int64, history: Ragged, R: Float32, flat: Float32, h: Float32) -> None:
     d = R.shape[1] - 1
     w, keep = unpack(flat, d), np.empty((0, 0, 0), np.float32)
     for c in block:
@@ -306,12 +309,12 @@ def _read(block: Int64, history: Ragged, R: Float32, flat: Float32, h: Float32) 
         h[c] = p.h[len(mine) - 1]
 
 
-def read_users(history: Ragged, R: Float32, flat: Float32) -> Float32:
+def encode_histories(history: Ragged, R: Float32, flat: Float32) -> Float32:
     """The network's vector after each user's whole history; zero for users without one. ``R`` has a
     row per item: its vector and its bias."""
     h = np.zeros((len(history.indptr) - 1, R.shape[1] - 1), np.float32)
     with one_blas_thread():
-        for_each_block(history.counts(), _read, history, R, flat, h)
+        for_each_block(history.counts(), _encode, history, R, flat, h)
     return h
 
 
