@@ -1,6 +1,6 @@
 """How much of a method's quality comes from the order of histories, and from the order of ties.
 
-    python experiments/order.py METHOD DATA SEED ORDER
+    python experiments/order.py METHOD DATA SEED ORDER [ROUNDS]
 
 ORDER is `kept`, `ties` (rows with equal times get a random order before the data is split, so that
 other items may be held out) or `none` (each user's training history gets a random order after the
@@ -50,18 +50,19 @@ def make_split(source: str, order: str, rng: np.random.Generator) -> Split:
     return shuffle_histories(split, rng) if order == "none" else split
 
 
-def main(name: str, source: str, seed: str, order: str) -> None:
+def main(name: str, source: str, seed: str, order: str, rounds: str = "") -> None:
     split = make_split(source, order, np.random.default_rng(int(seed)))
-    method: Any = create(name)
+    method: Any = create(name, **({"rounds": int(rounds)} if rounds else {}))
     federation = Federation(method, split, int(seed))
     state = federation.run()
     row = {
-        "command": f"python experiments/order.py {name} {source} {seed} {order}",
+        "command": f"python experiments/order.py {name} {source} {seed} {order} {rounds}".rstrip(),
         "method": name,
         "data": source,
         "protocol": "sequential",
         "order": order,
         "seed": int(seed),
+        "rounds": method.config.rounds,
         "best_round": state.best_round,
         "test": state.rows[state.best_round - 1]["test"],
     }

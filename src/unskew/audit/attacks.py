@@ -199,7 +199,8 @@ class Shadows:
         self._owned = item_matrix(items, n_items)
         # Numbers beyond the federation's, so that no real client shares a random stream.
         users = np.arange(n_users, n_users + SHADOW_CLIENTS)
-        self._cohort = Cohort(users, items, items, n_items, seed, 0)
+        ages = draw.uniform(size=len(items.items)) if method.uses_ages else None
+        self._cohort = Cohort(users, items, items, n_items, seed, 0, ages=ages)
         server, private = method.init(n_users + SHADOW_CLIENTS, n_items, seed)
         self._private = Devices(private, method.download(server)).take(users)
 

@@ -14,7 +14,7 @@ rare item. That item's row of the sum comes only from the few clients who have i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,13 @@ from unskew.audit.attacks import (
 )
 from unskew.engine import Devices, Federation, Transform
 from unskew.kernels import add_uploads, empty_sum
-from unskew.types import Cohort, Float32, Float64, Int64, Upload, UploadSum
+from unskew.types import Bool, Cohort, Float32, Float64, Int64, Upload, UploadSum
 
 SPANS = ("one round", "whole run")
 """Names of the two attack spans: a client's latest upload, or all its uploads."""
+MAX_EXTRA_COLUMNS = 2
+"""Largest number of columns (a bias, counts) that an uploaded row may have beside those of an item
+embedding for the rare-item attack to use it."""
 
 
 class CuriousServer:
@@ -61,8 +64,9 @@ class CuriousServer:
         self._device, self._noise = device, noise
         server, private = plan.method.init(1, self._n_items, plan.seed)
         self._fresh = Devices(private, plan.method.download(server))
-        rounds = range(1, plan.method.config.rounds + 1)
-        self._contrasts = _contrasts(targets, [plan.cohort_of(round) for round in rounds])
+        self._plan = plan
+        self._there: dict[int, Bool] = {}
+        """By round: which targets took part."""
         self.owners = np.zeros((len(rare), self._n_items))
         """Scores (rare items × items) of the rare-item attack, summed over rounds."""
         table = (len(targets), self._n_items)
@@ -75,7 +79,10 @@ class CuriousServer:
         self._sides = 0.0
         # Sums over cohorts.
         self._latest_of_sum = defaultdict[str, Float64](lambda: np.full(table, np.nan))
-        self._contrast_sums: dict[int, Float32] = {}
+        self._sums_with: dict[int, Float32] = {}
+        """By width: for each target, the total of the rounds' sums with it."""
+        self._sums_of_all: dict[int, Float32] = {}
+        """By width: the total of all rounds' sums."""
         self._moves = defaultdict[int, list[tuple[int, Float64, Float64]]](list)
         """By width: the round, the sum's main direction, and each item's coordinate along it."""
         # The round at hand.
@@ -107,17 +114,19 @@ class CuriousServer:
             return
         mean = (self._total.rows / self._total.weight).astype(np.float32)[None]
         vector = main_direction(mean) * self._side
-        there = self._contrasts[round - 1] > 0
+        there = np.isin(self._targets, self._plan.cohort_of(round))
+        self._there[round] = there
         self._latest_of_sum["support"][there] = support(mean)[0]
         self._latest_of_sum["direction"][there] = direction(mean, vector)[0]
         # Sums shrink as training goes on: put each on the same scale.
         unit = mean[0] / (np.sqrt((mean**2).sum()) + 1e-30)
-        weights = self._contrasts[round - 1][:, None, None].astype(np.float32)
-        self._sums_of_width(self._contrast_sums, unit.shape[1])[:] += weights * unit
+        width = unit.shape[1]
+        self._sums_of_width(self._sums_with, width)[there] += unit
+        self._sums_of_all[width] = self._sums_of_all.get(width, np.float32(0)) + unit
         move = unit.astype(np.float64) @ vector[0]
-        self._moves[unit.shape[1]].append((round, vector[0], move))
+        self._moves[width].append((round, vector[0], move))
         table = self._method.item_table(self._download)
-        if 0 <= unit.shape[1] - table.shape[1] <= 1:
+        if 0 <= width - table.shape[1] <= MAX_EXTRA_COLUMNS:
             for at, item in enumerate(self._rare):
                 self.owners[at] += owner_scores(self._total.rows[item], table)
 
@@ -128,8 +137,8 @@ class CuriousServer:
         found = {(name, SPANS[0]): scores for name, scores in latest.items()}
         sign = 1.0 if self._sides >= 0 else -1.0
         whole: dict[str, Float64] = {}
-        if secure and self._contrast_sums:
-            sums = list(self._contrast_sums.values())
+        if secure and self._sums_with:
+            sums = [self._contrasts(width) for width in self._sums_with]
             whole["support"] = _combine(support(one) for one in sums)
             whole["direction"] = sign * _combine(
                 direction(one, main_direction(one)) for one in sums
@@ -190,7 +199,19 @@ class CuriousServer:
         same_side = np.einsum("td,td->t", vectors[1:], vectors[:-1]) >= 0
         signs = np.cumprod([1.0, *np.where(same_side, 1.0, -1.0)])
         signs *= 1.0 if signs.sum() >= 0 else -1.0
-        return presence(signs[:, None] * moves, self._contrasts[rounds - 1] > 0)
+        there = np.array([self._there[round] for round in rounds.tolist()])
+        return presence(signs[:, None] * moves, there)
+
+    def _contrasts(self, width: int) -> Float32:
+        """For each target, the mean of the sums with it minus the mean of those without, among the
+        rounds whose rows have this width."""
+        there = np.array([self._there[round] for round, _, _ in self._moves[width]])
+        present, absent = (
+            np.maximum(part.sum(0), 1).astype(np.float32)[:, None, None] for part in (there, ~there)
+        )
+        sums_with = self._sums_with[width]
+        found: Float32 = sums_with / present - (self._sums_of_all[width] - sums_with) / absent
+        return found
 
     def _sums_of_width(self, sums: dict[int, Float32], width: int) -> Float32:
         if width not in sums:
@@ -202,12 +223,3 @@ def _combine(parts: Iterable[Float64]) -> Float64:
     """Sum arrays of item scores, each user's scores divided by their standard deviation."""
     scaled = [part / (part.std(axis=1, keepdims=True) + 1e-30) for part in parts]
     return np.asarray(sum(scaled), np.float64)
-
-
-def _contrasts(targets: Int64, cohorts: Sequence[Int64]) -> Float64:
-    """Weights (rounds × attacked users). A sum over rounds with these weights is the mean over
-    rounds in which the user took part minus the mean over rounds in which the user did not."""
-    there = np.array([np.isin(targets, cohort) for cohort in cohorts])
-    with_it, without = there.sum(0), (~there).sum(0)
-    share = np.where(there, 1 / np.maximum(with_it, 1), -1 / np.maximum(without, 1))
-    return np.asarray(share, np.float64)

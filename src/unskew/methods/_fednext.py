@@ -201,6 +201,21 @@ def _start_second_stage(server: Server) -> Server:
     return server._replace(R=R)
 
 
+def fault_of(download: Download) -> str | None:
+    """Why a device must refuse a download whose arrays have allowed shapes; None if it need not."""
+    n_items, negatives = len(download.U), download.negatives
+    full = [
+        len(download.R) > 0,
+        len(download.net) > 0,
+        download.step[0] >= FIRST_STAGE_ROUNDS,
+    ]
+    if any(full) and not (all(full) and download.V.shape[1] == 2 * download.U.shape[1] + 1):
+        return "it mixes the two stages"
+    if (np.diff(negatives) <= 0).any() or ((negatives < 0) | (negatives >= n_items)).any():
+        return "its negatives are not item numbers in ascending order"
+    return None if (download.users >= 1).all() else "an item has less than one user"
+
+
 def shared_part(download: Download, config: fedrefit.Config) -> Shared:
     """The part of a download that all clients' training reads."""
     drawn = download.negatives
@@ -222,9 +237,17 @@ def scale(download: Download) -> float:
     return max(_SCALE_SHARE * float(download.spread[0]), 1e-12)
 
 
-def descend(server: Server, rows: Float64, net: Float64, step: int, rate: float) -> Server:
-    """Step number ``step`` of Adam; ``rows`` and ``net`` are the gradients of R and of the
-    network."""
+def second_stage_update(
+    server: Server, total: UploadSum, negatives: Int32, step: int, rate: float
+) -> Server:
+    """Step number ``step`` of Adam, along the mean gradient of the round's positions. ``negatives``
+    are the items whose gradients are in the dense part."""
+    width, n = server.R.shape[1], len(negatives)
+    vectors, biases, net = np.split(total.dense, [n * (width - 1), n * width])
+    rows = total.rows.copy()
+    rows[negatives, :-1] += vectors.reshape(n, width - 1)
+    rows[negatives, -1] += biases
+    rows, net = rows / total.weight, net / total.weight
     change_R, moments_R = _adam(rows, server.moments_R, step)
     change_net, moments_net = _adam(net, server.moments_net, step)
     return server._replace(

@@ -38,7 +38,7 @@ from unskew.methods._fednext import (
     Download,
     Private,
     Server,
-    descend,
+    fault_of,
     first_stage_download,
     first_stage_update,
     first_stage_upload,
@@ -46,6 +46,7 @@ from unskew.methods._fednext import (
     log_recent,
     refit_part,
     scale,
+    second_stage_update,
     shared_part,
 )
 from unskew.methods.fedrefit import FedRefit
@@ -78,8 +79,7 @@ class Config(Settings):
     base_dim: int = setting(128, above=0)
     """Size of the item space U of the first stage."""
     horizon: float = setting(0.4, at_most=1)
-    """Factor on a target's weight for each further step ahead, in the last fit of V, on which the
-    second stage builds."""
+    """Factor on a target's weight for each further step ahead, in the last fit of V."""
     window: int = setting(200, above=0)
     """Largest number of positions of a history that a device trains on in a round."""
     negatives: int = setting(512, above=0)
@@ -91,8 +91,7 @@ class Config(Settings):
     warm_up: int = setting(30, above=0)
     """Rounds of the second stage in which the learning rate rises from zero."""
     patience: int = setting(150, above=49)
-    """Training ends when validation has not improved for this many rounds; at least 50, because
-    later rounds are evaluated every 50."""
+    """Training ends when validation, taken every 50 rounds, has not improved for this many."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,16 +165,14 @@ class FedNext(Method):
         if server.step[0] < FIRST_STAGE_ROUNDS:
             with one_blas_thread():
                 return first_stage_update(self._refit, server, total)
-        c, width, negatives = self.config, server.R.shape[1], self.download(server).negatives
-        rows, cut = total.rows.copy(), len(negatives) * width
-        rows[negatives, :-1] += total.dense[: cut - len(negatives)].reshape(-1, width - 1)
-        rows[negatives, -1] += total.dense[cut - len(negatives) : cut]
         done = int(server.step[0]) - FIRST_STAGE_ROUNDS
-        progress = min(1.0, done / max(c.rounds - FIRST_STAGE_ROUNDS, 1))
-        rate = c.learning_rate * 0.5 * (1 + np.cos(np.pi * progress))
-        rate *= min(1.0, (done + 1) / c.warm_up)
-        gradients = rows / total.weight, total.dense[cut:] / total.weight
-        return descend(server, *gradients, done + 1, rate)
+        progress = min(1.0, done / max(self.config.rounds - FIRST_STAGE_ROUNDS, 1))
+        rate = self.config.learning_rate * 0.5 * (1 + np.cos(np.pi * progress))
+        rate *= min(1.0, (done + 1) / self.config.warm_up)
+        return second_stage_update(server, total, self.download(server).negatives, done + 1, rate)
+
+    def item_table(self, download: Download) -> Float32:
+        return download.R[:, :-1] if len(download.R) else download.U
 
     def upload_base(self, download: Download, user: int, dense: Float32) -> Float32:
         """Zeros, because uploaded rows are gradients or sums, not differences from the download."""
@@ -190,17 +187,7 @@ class FedNext(Method):
         return Private(p, encode_histories(history, download.R, download.net))
 
     def check_download(self, download: Download) -> str | None:
-        n_items, negatives = len(download.U), download.negatives
-        features = 2 * download.U.shape[1] + 1
-        if len(download.R):
-            whole = len(download.net) > 0 and download.V.shape[1] == features
-            if not whole or download.step[0] < FIRST_STAGE_ROUNDS:
-                return "it mixes the two stages"
-        elif len(download.net) or download.step[0] >= FIRST_STAGE_ROUNDS:
-            return "it mixes the two stages"
-        if (np.diff(negatives) <= 0).any() or ((negatives < 0) | (negatives >= n_items)).any():
-            return "its negatives are not item numbers in ascending order"
-        return None if (download.users >= 1).all() else "an item has less than one user"
+        return fault_of(download)
 
     def score(self, download: Download, private: Private) -> Float32:
         refit = self._refit.score(refit_part(download), fedrefit.Private(private.p))
