@@ -153,7 +153,7 @@ def prepare(
     _draw_candidates(known, n_items, seed, sampled)
     times, ratings = kept.timestamps, kept.ratings
     if times is not None:
-        times = times[rows["train"]] if kept.clock == "time" else None
+        times = None if kept.clock == "order" else times[rows["train"]]
     return Split(
         data=interactions.name,
         protocol=rules.name,
