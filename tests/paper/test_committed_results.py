@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 from pathlib import Path
 
-from unskew.display import Chart
+from unskew.display import Chart, to_markdown
 from unskew.paper import EXHIBITS, STORES, document, figure_paths, read_results
+from unskew.paper.methods import order_table, side_by_side
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs/figures"
@@ -22,6 +23,12 @@ def words(chart: Chart) -> set[str]:
 def test_the_document_is_what_the_rows_give() -> None:
     figures = figure_paths(RESULTS, FIGURES, ROOT / "docs")
     assert document(RESULTS, figures) == (ROOT / "docs/results.md").read_text()
+
+
+def test_the_readme_has_the_tables_that_the_rows_give() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert to_markdown(side_by_side(RESULTS, ("ml-100k", "ml-1m"))) in text
+    assert to_markdown(order_table(RESULTS)) in text
 
 
 def test_the_commands_of_all_rows_are_listed() -> None:
