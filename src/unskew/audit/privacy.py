@@ -221,8 +221,13 @@ def _sum_cells(row: Row) -> list[Cell]:
 
 
 def _name_cells(row: Row) -> list[Cell]:
-    """First two cells of a table row: method, and noise strength with clipping bound, if any."""
-    name = row["method"] + (", full cohort" if row["participation"] == 1.0 else "")
+    """First two cells of a table row: method and cohort, and noise strength with clipping bound, if
+    any."""
+    name, share = row["method"], row["participation"]
+    if share == 1.0:
+        name += ", full cohort"
+    elif "participation" in row["settings"]:
+        name += f", {share:.0%} cohort"
     noise, account = f"{row['noise']:.3g}", row.get("privacy", {})
     if account.get("least_users"):
         noise += f", items of {account['least_users']:g} users or more"
