@@ -111,6 +111,18 @@ def test_it_learns_the_order_of_a_cycle(name: str, negatives: int) -> None:
     assert method.score(method.download(server), h).argmax(1).tolist() == [8, 22]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_small_data_gets_smaller_batches_rather_than_few_steps(name: str) -> None:
+    steps = {}
+    for least in (1, 12):
+        method: Any = create(name, **SMALL, batch=10**6, least_steps=least)
+        server, private = method.init(48, 24, 0)
+        server, _, _ = method.epoch(server, private, cohort(cycles(48, 24, 12), 24, 1))
+        steps[least] = int(server.steps[0])
+    assert steps[1] == 1
+    assert steps[12] >= 12
+
+
 def test_the_loss_is_the_cross_entropy_if_the_negatives_are_all_items() -> None:
     vectors, items = torch.randn(30, 8), torch.randn(12, 8)
     targets = torch.randint(12, (30,))

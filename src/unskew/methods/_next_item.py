@@ -29,7 +29,9 @@ class NextItemConfig(Settings):
     warm_up: int = setting(100, above=0)
     """Steps of Adam in which the learning rate grows from zero."""
     batch: int = setting(4096, above=0)
-    """Positions per batch, padding included."""
+    """Largest number of positions per batch, padding included."""
+    least_steps: int = setting(150, above=0)
+    """Steps of Adam per epoch; data sets with few positions get smaller batches."""
     negatives: int = 512
     """Items per batch that stand for the whole catalogue in the softmax; 0: all items."""
     dropout: float = setting(0.2, at_most=0.99)

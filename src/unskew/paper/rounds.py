@@ -51,7 +51,7 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     **VARIANTS,
 }
 """Method and settings by label, for pictures of user-vector paths. GA: global aggregation."""
-BUDGETS = (8, 108, 408, 1000)
+BUDGETS = (8, 108, 208, 1000)
 """Numbers of rounds that FedNext is trained for; 8 are its first stage alone."""
 _PATH_KEYS = {
     **STYLE_KEYS,

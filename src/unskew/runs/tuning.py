@@ -60,6 +60,7 @@ NEXT_ITEM: dict[str, Dimension | None] = {
     "window": None,
     "warm_up": None,
     "clip": None,
+    "least_steps": None,
 }
 """Search ranges of the methods that predict the next item."""
 OVERRIDES: dict[str, dict[str, Dimension | None]] = {

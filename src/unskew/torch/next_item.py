@@ -140,7 +140,8 @@ def train_epoch(name: str, config: Any, state: Trained, everyone: Cohort) -> tup
     network = _network(name, config, state.parameters, everyone.n_items).train()
     optimizer = _adam(network, config, state)
     learners = random.permutation(np.flatnonzero(windows > 1))
-    batches = list(_batches(everyone.positives, learners, first, windows, config.batch))
+    size = min(config.batch, int(windows.sum()) // config.least_steps)
+    batches = list(_batches(everyone.positives, learners, first, windows, max(1, size)))
     with _seeded(random):
         for done, at in enumerate(random.permutation(len(batches)).tolist()):
             _, items, present = (torch.from_numpy(part).to(device) for part in batches[at])
