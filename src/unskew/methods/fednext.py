@@ -17,7 +17,7 @@ directions, b and the last gain of the network as zero and tau as one: the first
 A device takes a random window of its history and sends one gradient, of the softmax cross-entropy
 of each next item against negatives that the server has drawn for all devices of the round. So the
 choice of negatives says nothing about anyone, and the server needs only the sum of the gradients,
-which it gives to Adam with warm-up and a cosine schedule. Validation chooses the round.
+for Adam with warm-up and a cosine schedule. Validation chooses the round.
 """
 
 from __future__ import annotations
@@ -122,13 +122,12 @@ class FedNext(Method):
         return 1.0 if round <= FIRST_STAGE_ROUNDS else float(self.config.participation)
 
     def cohort_size(self, round: int, n_users: int) -> int:
-        size = super().cohort_size(round, n_users)
-        return size if round <= FIRST_STAGE_ROUNDS else min(size, self.config.cohort)
+        limit = n_users if round <= FIRST_STAGE_ROUNDS else self.config.cohort
+        return min(limit, super().cohort_size(round, n_users))
 
     def evaluated(self, round: int) -> bool:
         done = round - FIRST_STAGE_ROUNDS
-        often = 10 if done <= 100 else 50
-        return done <= 0 or done % often == 0 or round == self.config.rounds
+        return done <= 0 or done % (10 if done <= 100 else 50) == 0 or round == self.config.rounds
 
     def finished(self, round: int, best_round: int) -> bool:
         return round - best_round >= self.config.patience
@@ -175,13 +174,12 @@ class FedNext(Method):
         return download.R[:, :-1] if len(download.R) else download.U
 
     def upload_base(self, download: Download, user: int, dense: Float32) -> Float32:
-        """Zeros, because uploaded rows are gradients or sums, not differences from the download."""
+        """Zeros: uploaded rows are gradients or sums, not differences from the download."""
         return np.zeros((1, 1), np.float32)
 
     def refresh(self, download: Download, private: Private, history: Ragged) -> Private:
         """Compute users' states from their histories; earlier states do not matter."""
-        mine = fedrefit.Private(private.p)
-        p = self._refit.refresh(refit_part(download), mine, history).p
+        p = self._refit.refresh(refit_part(download), fedrefit.Private(private.p), history).p
         if not len(download.R):
             return private._replace(p=p)
         return Private(p, encode_histories(history, download.R, download.net))

@@ -84,8 +84,7 @@ class Config(Settings):
     equal weight."""
     order: Literal["choose", "forward", "both", "fednext"] = "choose"
     """Read histories forward, both ways, or with backward weight 1, .3 and 0 in successive rounds,
-    between which validation chooses ("fednext": 1, 0 and .3, because FedNext builds on the last
-    fit)."""
+    between which validation chooses ("fednext": 1, 0, .3, as FedNext builds on the last fit)."""
 
     @property
     def backward(self) -> tuple[float, ...]:

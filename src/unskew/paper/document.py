@@ -101,7 +101,7 @@ def fill_table(page: Path, table: str, name: str = "table") -> None:
 def fill_readme(page: Path, results: Results) -> None:
     """Rewrite the README's tables: the protocols ``paper`` and ``leak-free`` side by side, and
     FedNext beside models that read the order."""
-    fill_table(page, to_markdown(methods.side_by_side(results, ("ml-100k", "ml-1m"))))
+    fill_table(page, to_markdown(methods.side_by_side(results, ("ml-1m",))))
     fill_table(page, to_markdown(methods.order_table(results)), "order")
 
 

@@ -40,10 +40,7 @@ _ABOUT = {
 """Paragraph above the main table, by protocol."""
 SIDE_BY_SIDE_METHODS = ("fedrefit", "pfedclr", "fedmf", "popularity", "ease")
 """Methods in the table that compares the protocols ``paper`` and ``leak-free``."""
-ORDER_METHODS = (
-    *("fednext", "fedrefit", "pfedrec"),
-    *("sasrec", "gru4rec", "slist", "markov", "ease", "mf", "popularity"),
-)
+ORDER_METHODS = ("fednext", "fedrefit", "pfedrec", "sasrec", "gru4rec", "slist", "ease")
 """Methods in the README's table of the protocol ``sequential``."""
 _METRIC = "ndcg@10"
 """Metric of the paired tests and of the table of FedRefit with a part removed."""
