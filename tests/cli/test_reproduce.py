@@ -95,7 +95,7 @@ def test_every_name_leaves_its_output_quickly_and_apart(tmp_path):
     charts = {path.stem.partition("-")[0] for path in (folder / "docs/figures").iterdir()}
     assert charts == {
         *("skew", "motivation", "trajectory", "embedding", "uploads"),
-        *("convergence", "efficiency", "rank", "beta"),
+        *("convergence", "budget", "efficiency", "rank", "beta"),
     }
     rows = [
         json.loads(line)

@@ -53,6 +53,8 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
 """Method and settings by label, for pictures of user-vector paths. GA: global aggregation."""
 BUDGETS = (8, 108, 208, 1000)
 """Numbers of rounds that FedNext is trained for; 8 are its first stage alone."""
+QUICK_BUDGETS = (8, 12)
+"""The same in a quick run."""
 _PATH_KEYS = {
     **STYLE_KEYS,
     "w/ GA (1-)": "fedmf",
@@ -121,7 +123,7 @@ def budget_cells(plan: Plan) -> list[RunSpec]:
     return [
         plan.cell("fednext", source, "sequential", **({"rounds": n} if n != default else {}))
         for source in plan.data or ("ml-1m",)
-        for n in plan.grid(BUDGETS)
+        for n in (QUICK_BUDGETS if plan.quick else BUDGETS)
     ]
 
 
