@@ -71,8 +71,8 @@ class EvaluationProtocol:
     test_share: float = 0.1
     """Share of the rows to test on, if the split is "time" or "ratio"."""
     latest_of_ties: Literal["first", "last"] = "first"
-    """Which of a user's rows with equal times counts as the latest when rows are held out: the
-    first one in the file (the paper's rule) or the last one."""
+    """The row that counts as the latest among a user's rows with equal times: the first one in the
+    file (the paper's rule) or the last one."""
     validation_in_history: bool = False
     """True if a user's history includes the validation items when the test items are predicted."""
 
