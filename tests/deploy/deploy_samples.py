@@ -21,11 +21,11 @@ from unskew.deploy.messages import (
     read_each,
     read_sum,
     upload_shape,
-    zero_sum,
 )
 from unskew.deploy.node_data import divide_users, take_users, write_node_data
 from unskew.deploy.task import Task
 from unskew.engine import Federation, State
+from unskew.kernels import empty_sum
 from unskew.types import Split
 
 SEED = 5
@@ -77,7 +77,7 @@ class Twin:
         sizes = self.task.n_users, self.task.n_items
         download = read_download(self.method, download._asdict(), *sizes)  # as a node would
         shape = upload_shape(self.method, download, self.task.n_items, round)
-        total, each = zero_sum(shape), []
+        total, each = empty_sum(*shape), []
         for node in [*nodes, *trained]:
             upload = self.device(node).step1(round, download)
             if node in trained:
@@ -88,7 +88,7 @@ class Twin:
                 each.append(read_each(upload, shape, Limits()))
         sums = self.method.aggregation == "sum"
         self.server = self.method.aggregate(
-            self.server, total if sums else merge_uploads(each, shape)
+            self.server, total.result() if sums else merge_uploads(each, shape)
         )
 
 

@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
 
-from unskew.deploy.messages import NodeSum, add_node, zero_sum
+from unskew.deploy.messages import NodeSum, add_node
 from unskew.deploy.robust import mean_metrics, robust_sum, settle_owners
 from unskew.deploy.secure import quantisation_steps
 from unskew.deploy.server import best_round
+from unskew.kernels import empty_sum
 from unskew.privacy import Shape
 
 SHAPE = Shape(n_items=6, width=3, dense=2)
@@ -26,8 +27,8 @@ def node(value: Any, weight: float, *items: int) -> NodeSum:
 
 
 def test_sums_of_nodes_add_up() -> None:
-    total = add_node(zero_sum(SHAPE), node((1.0, 2.0, 3.0), 2.0, 1, 4))
-    total = add_node(total, node((1.0, 1.0, 1.0), 5.0, 4, 5))
+    first = add_node(empty_sum(*SHAPE), node((1.0, 2.0, 3.0), 2.0, 1, 4))
+    total = add_node(first, node((1.0, 1.0, 1.0), 5.0, 4, 5)).result()
     assert total.rows[[0, 1, 4, 5]].tolist() == [[0] * 3, [2, 4, 6], [7, 9, 11], [5, 5, 5]]
     assert (total.dense.tolist(), total.weight, total.clients) == ([7.0, 9.0], 7.0, 2)
 

@@ -218,7 +218,10 @@ def test_the_norm_of_a_sum_is_per_unit_of_weight() -> None:
         read_sum(named, SHAPE, Limits(norm=4.999))
     with pytest.raises(Rejected, match=r"its weight 4 is above 3\.999"):
         read_sum(named, SHAPE, Limits(weight=3.999))
-    read_sum(node_sum_message(1e30, 1e30), SHAPE, ANY)
+    read_sum(node_sum_message(1e8, 1e8), SHAPE, ANY)
+    for length, weight in ((1e9, 1.0), (1.0, 1e9)):  # an exact sum cannot hold them
+        with pytest.raises(Rejected, match="values or a weight of"):
+            read_sum(node_sum_message(length, weight), SHAPE, ANY)
 
 
 def test_a_sum_of_nobody_is_accepted_and_values_without_weight_are_not() -> None:

@@ -1,4 +1,4 @@
-"""Lay over, merge, sum and score, each against its plain twin."""
+"""Lay over, merge and score, each against its plain twin."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 
 from unskew.kernels import (
     add_scores,
-    add_uploads,
-    empty_sum,
     merge,
     overlay,
     replace_scores,
     score_table,
     set_threads,
 )
-from unskew.types import Float32, Int64, Ragged, Rows, Upload, UploadSum
+from unskew.types import Float32, Ragged, Rows
 
 
 class World(NamedTuple):
@@ -63,12 +61,6 @@ worlds = st.builds(
 many = settings(max_examples=80, deadline=None)
 
 
-def upload_of(world: World, dense_width: int = 3) -> Upload:
-    n = len(world.vectors)
-    dense = np.random.default_rng(n).standard_normal((n, dense_width), np.float32)
-    return Upload(world.new, dense, np.array(world.weight))
-
-
 @many
 @given(worlds)
 def test_overlay(world: World) -> None:
@@ -97,48 +89,6 @@ def test_merge_with_nothing_is_the_same_again() -> None:
     for merged in (merge(world.held, nothing), merge(nothing, world.held)):
         for ours, theirs in zip(merged, world.held, strict=True):
             np.testing.assert_array_equal(ours, theirs)
-
-
-@many
-@given(worlds)
-def test_fold(world: World) -> None:
-    upload = upload_of(world)
-    total = add_uploads(empty_sum(world.n_items, upload), upload)
-    expected = twins.add_uploads(empty_sum(world.n_items, upload), upload)
-    assert total.rows.dtype == total.dense.dtype == np.float64
-    np.testing.assert_allclose(total.rows, expected.rows, rtol=1e-12, atol=1e-9)
-    np.testing.assert_allclose(total.dense, expected.dense, rtol=1e-12, atol=1e-9)
-    assert (total.weight, total.clients) == (expected.weight, expected.clients)
-
-
-def part_of(upload: Upload, low: int, high: int) -> Upload:
-    indptr: Int64 = upload.rows.indptr[low : high + 1]
-    run = slice(indptr[0], indptr[-1])
-    rows = Rows(indptr - indptr[0], upload.rows.items[run], upload.rows.values[run])
-    return Upload(rows, upload.dense[low:high], upload.weight[low:high])
-
-
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_fold_gives_the_same_bits_however_the_cohort_is_cut(size: int) -> None:
-    world = make_world(3, 7, 11, 16)
-    upload = upload_of(world)
-    upload.weight[:] = np.random.default_rng(1).random(7)
-    whole = add_uploads(empty_sum(11, upload), upload)
-    total: UploadSum = empty_sum(11, upload)
-    for low in range(0, 7, size):
-        total = add_uploads(total, part_of(upload, low, min(low + size, 7)))
-    np.testing.assert_array_equal(total.rows, whole.rows)
-    np.testing.assert_array_equal(total.dense, whole.dense)
-    assert (total.weight, total.clients) == (whole.weight, whole.clients)
-
-
-def test_the_sum_of_nothing_is_zero() -> None:
-    total = empty_sum(11, upload_of(make_world(3, 7, 11, 16)))
-    assert total.rows.shape == (11, 16)
-    assert total.dense.shape == (3,)
-    assert not total.rows.any()
-    assert not total.dense.any()
-    assert (total.weight, total.clients) == (0.0, 0)
 
 
 @many

@@ -127,14 +127,13 @@ def merge(held: Rows, new: Rows) -> Rows:
     return Rows(*ragged(lists), np.array(values, np.float32).reshape(-1, width))
 
 
-def add_uploads(total: UploadSum, upload: Upload) -> UploadSum:
-    n_items = len(total.rows)
+def add_uploads(upload: Upload, n_items: int) -> UploadSum:
     rows = np.nan_to_num(as_tables(upload.rows, n_items))
     return UploadSum(
-        total.rows + np.einsum("u,uid->id", upload.weight, rows),
-        total.dense + upload.weight @ upload.dense.astype(np.float64),
-        total.weight + math.fsum(upload.weight),
-        total.clients + len(upload.weight),
+        np.einsum("u,uid->id", upload.weight, rows),
+        upload.weight @ upload.dense.astype(np.float64),
+        math.fsum(upload.weight),
+        len(upload.weight),
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import conformance
 from unskew.engine import Federation
-from unskew.kernels import add_uploads, empty_sum
+from unskew.kernels import add_uploads
 from unskew.methods.fedrefit import _orthonormal
 from unskew.types import Cohort, Ragged, Split, UnskewError
 
@@ -175,9 +175,7 @@ def test_when_all_fits_are_delivered_nothing_is_sent(method: Any, tiny_split: Sp
     _, upload, _ = method.local(download, private, cohort)
     assert len(upload.rows.items) == 0
     assert not upload.dense.any()
-    after = method.aggregate(
-        state.server, add_uploads(empty_sum(tiny_split.n_items, upload), upload)
-    )
+    after = method.aggregate(state.server, add_uploads(None, upload, tiny_split.n_items).result())
     assert after is state.server
 
 
@@ -206,7 +204,7 @@ def test_a_catalogue_smaller_than_the_space() -> None:
         private, upload, losses = method.local(download, private, cohort)
         assert np.isfinite(method.score(download, private)).all()
         assert (losses > -1e-6).all()
-        server = method.aggregate(server, add_uploads(empty_sum(5, upload), upload))
+        server = method.aggregate(server, add_uploads(None, upload, 5).result())
     assert np.count_nonzero(np.abs(server.U).sum(0)) == 2
 
 

@@ -10,7 +10,7 @@ import pytest
 from conformance import make_cohort
 from conftest import relative_error
 from unskew.engine import Federation
-from unskew.kernels import add_uploads, draw_samples, empty_sum
+from unskew.kernels import add_uploads, draw_samples
 from unskew.methods.pfedrec import Config, PFedRec
 from unskew.rng import Purpose
 from unskew.types import Cohort, Rows, Split, Upload
@@ -127,7 +127,7 @@ def test_every_client_counts_alike_and_untouched_rows_dilute() -> None:
     delta = np.array([[1.0, -2.0]], np.float32)
     rows = Rows(np.array([0, 0, 1, 1, 1]), np.array([2], np.int32), delta)
     upload = Upload(rows, np.zeros((4, 0), np.float32), np.ones(4))
-    after = method.aggregate(server, add_uploads(empty_sum(3, upload), upload))
+    after = method.aggregate(server, add_uploads(None, upload, 3).result())
     expected = np.array([[0, 0], [0, 0], [0.25, -0.5]])
     np.testing.assert_allclose(np.asarray(after.Q - server.Q, np.float64), expected, atol=1e-6)
 

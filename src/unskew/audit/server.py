@@ -32,8 +32,8 @@ from unskew.audit.attacks import (
     support,
 )
 from unskew.engine import Devices, Federation, Transform
-from unskew.kernels import add_uploads, empty_sum
-from unskew.types import Bool, Cohort, Float32, Float64, Int64, Upload, UploadSum
+from unskew.kernels import ExactSum, add_uploads
+from unskew.types import Bool, Cohort, Float32, Float64, Int64, Upload
 
 SPANS = ("one round", "whole run")
 """Names of the two attack spans: a client's latest upload, or all its uploads."""
@@ -88,7 +88,7 @@ class CuriousServer:
         # The round at hand.
         self._classifier: Classifier | None = None
         self._side = 1.0
-        self._total: UploadSum | None = None
+        self._total: ExactSum | None = None
         self._download: Any = None
 
     def begin_round(self, download: Any, round: int) -> None:
@@ -99,8 +99,7 @@ class CuriousServer:
 
     def __call__(self, upload: Upload, cohort: Cohort) -> Upload:
         sent = upload if self._device is None else self._device(upload, cohort)
-        total = empty_sum(self._n_items, sent) if self._total is None else self._total
-        self._total = add_uploads(total, sent)
+        self._total = add_uploads(self._total, sent, self._n_items)
         _, places, clients = np.intersect1d(self._targets, cohort.users, True, True)
         some = sent.weight[clients] > 0
         if some.any():
@@ -110,9 +109,12 @@ class CuriousServer:
 
     def end_round(self, round: int) -> None:
         """Attack the sum of the round's uploads, which is all that secure aggregation shows."""
-        if self._total is None or self._total.weight == 0:
+        if self._total is None:
             return
-        mean = (self._total.rows / self._total.weight).astype(np.float32)[None]
+        total = self._total.result()
+        if total.weight == 0:
+            return
+        mean = (total.rows / total.weight).astype(np.float32)[None]
         vector = main_direction(mean) * self._side
         there = np.isin(self._targets, self._plan.cohort_of(round))
         self._there[round] = there
@@ -128,7 +130,7 @@ class CuriousServer:
         table = self._method.item_table(self._download)
         if 0 <= width - table.shape[1] <= MAX_EXTRA_COLUMNS:
             for at, item in enumerate(self._rare):
-                self.owners[at] += owner_scores(self._total.rows[item], table)
+                self.owners[at] += owner_scores(total.rows[item], table)
 
     def findings(self, secure: bool) -> dict[tuple[str, str], Float64]:
         """Item scores (attacked users × items) by (attack, span of rounds), from individual uploads

@@ -30,7 +30,6 @@ from unskew.deploy.messages import (
     each_message,
     sum_message,
     upload_shape,
-    zero_sum,
     zero_uploads,
 )
 from unskew.deploy.node_data import NodeData, lock_folder, read_node_data
@@ -144,7 +143,7 @@ class Device:
             private = self.devices.take(local)
             private, upload, _ = train_upload(self.method, download, private, cohort, transform)
             if sums:
-                total = add_uploads(total or empty_sum(self.task.n_items, upload), upload)
+                total = add_uploads(total, upload, self.task.n_items)
             else:
                 each.append((cohort.users, upload))
             sent[local] = upload.weight > 0
@@ -152,9 +151,9 @@ class Device:
         self.devices.forget()
         if not len(chosen):  # no user of this node trains in this round
             shape = upload_shape(self.method, download, self.task.n_items, round)
-            total, each = zero_sum(shape), [(chosen, zero_uploads(shape))]
+            total, each = empty_sum(*shape), [(chosen, zero_uploads(shape))]
         if sums and total is not None:
-            reply = sum_message(total)
+            reply = sum_message(total.result())
         else:
             reply = each_message(*concatenate_uploads(each))
         # In this order: after a crash in between, an upload is made again, never sent uncounted.

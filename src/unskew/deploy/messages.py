@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from unskew.engine import concatenate_uploads
 from unskew.evaluation import per_user
 from unskew.files import checksum, named_tensors
+from unskew.kernels import MAX_PRODUCT, ExactSum, add_weighted
 from unskew.privacy import Shape
 from unskew.ragged import owners, select
 from unskew.types import (
@@ -118,10 +119,6 @@ def upload_shape(method: Method, download: Any, n_items: int, round: int) -> Sha
     return Shape(n_items, upload.rows.values.shape[1], upload.dense.shape[1])
 
 
-def zero_sum(shape: Shape) -> UploadSum:
-    return UploadSum(np.zeros((shape.n_items, shape.width)), np.zeros(shape.dense), 0.0, 0)
-
-
 def zero_uploads(shape: Shape) -> Upload:
     nothing = np.zeros((0, shape.dense), np.float32)
     return Upload(Rows.empty(0, shape.width), nothing, np.zeros(0))
@@ -194,6 +191,8 @@ def read_sum(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) ->
     if weight == 0 and length > 0:
         raise Rejected("it has values but no weight")
     _check_norm(length / (weight or 1.0), limits)
+    if max(length, weight) >= MAX_PRODUCT:
+        raise Rejected(f"it holds values or a weight of {MAX_PRODUCT:.3g} or more")
     return NodeSum(rows.items, rows.values, dense[0], weight)
 
 
@@ -235,11 +234,11 @@ def read_each(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -
     return Uploads(users, Upload(rows, named["dense"], weight))
 
 
-def add_node(total: UploadSum, part: NodeSum) -> UploadSum:
+def add_node(total: ExactSum, part: NodeSum) -> ExactSum:
     """Add a node's sum to ``total``, whose arrays are changed in place; returns the new total."""
-    total.rows[part.items] += part.values
-    total.dense[:] += part.dense
-    return UploadSum(total.rows, total.dense, total.weight + part.weight, total.clients + 1)
+    rows = Rows(np.array([0, len(part.items)]), part.items, part.values)
+    weight = np.array([part.weight])
+    return add_weighted(total, rows, part.dense[None], np.ones(1), weight)
 
 
 def merge_uploads(parts: list[Uploads], shape: Shape) -> Uploads:

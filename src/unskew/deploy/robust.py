@@ -19,8 +19,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from unskew.deploy.messages import METRICS, MetricSums, NodeSum, add_node, zero_sum
+from unskew.deploy.messages import METRICS, MetricSums, NodeSum, add_node
 from unskew.deploy.task import Robust
+from unskew.kernels import empty_sum
 from unskew.privacy import Shape
 from unskew.types import Bool, Float64, Int64, UploadSum
 
@@ -42,14 +43,14 @@ def robust_sum(
         return _add_all(_clip(present, weights), shape)
     weight = float(weights.sum())
     cut = int(trim * len(present)) if how == "trimmed" else (len(present) - 1) // 2
-    total = zero_sum(shape)
+    rows = np.empty((shape.n_items, shape.width))
     for low in range(0, shape.n_items, _BLOCK_ITEMS):
         high = min(low + _BLOCK_ITEMS, shape.n_items)
         stacked = np.stack([_mean_rows(part, low, high, shape.width) for part in present])
-        total.rows[low:high] = weight * _trimmed_mean(stacked, cut)
+        rows[low:high] = weight * _trimmed_mean(stacked, cut)
     stacked = np.stack([part.dense / part.weight for part in present])
-    total.dense[:] = weight * _trimmed_mean(stacked, cut)
-    return UploadSum(total.rows, total.dense, weight, len(present))
+    dense = weight * _trimmed_mean(stacked, cut)
+    return UploadSum(rows, dense, weight, len(present))
 
 
 def settle_owners(owners: Int64, claims: Mapping[int, Int64]) -> tuple[Int64, dict[int, Bool]]:
@@ -83,10 +84,10 @@ def mean_metrics(
 
 
 def _add_all(parts: list[NodeSum], shape: Shape) -> UploadSum:
-    total = zero_sum(shape)
+    total = empty_sum(*shape)
     for part in parts:
         total = add_node(total, part)
-    return total
+    return total.result()
 
 
 def _median(values: Float64) -> float:

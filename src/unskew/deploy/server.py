@@ -38,7 +38,6 @@ from unskew.deploy.messages import (
     read_sum,
     select_uploads,
     upload_shape,
-    zero_sum,
 )
 from unskew.deploy.robust import mean_metrics, robust_sum, settle_owners
 from unskew.deploy.task import Task, read_run_config
@@ -51,6 +50,7 @@ from unskew.files import (
     write_json_lines,
     write_tensors,
 )
+from unskew.kernels import empty_sum
 from unskew.privacy import Shape
 from unskew.types import Int64, Method, UnskewError, Uploads, UploadSum
 
@@ -163,7 +163,7 @@ class Coordinator:
     ) -> tuple[UploadSum | Uploads | None, dict[str, Any]]:
         limits = Limits(self._rules.max_norm, self._rules.max_weight)
         individual, robust = self._method.aggregation == "individual", self._rules.robust
-        total, sums, each = zero_sum(shape), list[NodeSum](), dict[int, Uploads]()
+        total, sums, each = empty_sum(*shape), list[NodeSum](), dict[int, Uploads]()
         rejected, accepted, received = dict[str, str](), 0, 0
         message, cohort = self._content(round), self._task.cohort_of(round)
         for node, reply in self._ask("train", round, dict.fromkeys(nodes, message)):
@@ -194,8 +194,9 @@ class Coordinator:
         if individual:
             return merge_uploads(own, shape), report
         if robust != "none":
-            total = robust_sum(sums, shape, robust, self._rules.trim, self._rules.max_weight)
-        return total, report
+            rules = self._rules
+            return robust_sum(sums, shape, robust, rules.trim, rules.max_weight), report
+        return total.result(), report
 
     def _owned_uploads(
         self, round: int, each: dict[int, Uploads], rejected: dict[str, str]

@@ -1,7 +1,7 @@
 """Train a chunk (a group of clients), or many chunks in parallel.
 
-The round loop asks an executor for the results of all chunks and adds them up in order. Chunks do
-not depend on each other, so where and when a chunk is trained does not change the result.
+The round loop asks an executor for the results of all chunks and adds them up. Chunks do not
+depend on each other, so where and when a chunk is trained does not change the result.
 """
 
 from __future__ import annotations

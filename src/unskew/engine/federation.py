@@ -14,7 +14,7 @@ from unskew.engine.contract import CheckedMethod
 from unskew.engine.devices import Devices
 from unskew.engine.executor import Executor, ThreadExecutor, Trained, Transform, train_chunk
 from unskew.engine.scoreboard import Scoreboard
-from unskew.kernels import add_uploads, empty_sum, get_threads
+from unskew.kernels import ExactSum, add_uploads, get_threads
 from unskew.ragged import append_lists, indptr_from_counts, positions, select
 from unskew.rng import Purpose, generator
 from unskew.types import (
@@ -27,7 +27,6 @@ from unskew.types import (
     UnskewError,
     Upload,
     Uploads,
-    UploadSum,
 )
 
 if TYPE_CHECKING:
@@ -236,14 +235,13 @@ class Federation:
             trainer = checked if chunk is chunks[0] else method
             return train_chunk(trainer, download, private, cohort, self._transform)
 
-        total: UploadSum | None = None
+        total: ExactSum | None = None
         each: list[tuple[Int64, Upload]] = []
         losses, bytes_up = [], 0
         results = executor.map_chunks(train, chunks)
         for chunk, (private, upload, chunk_losses) in zip(chunks, results, strict=True):
-            # In the order of the cohort, because the rounding of a sum depends on its order.
             if method.aggregation == "sum":
-                total = add_uploads(total or empty_sum(self.split.n_items, upload), upload)
+                total = add_uploads(total, upload, self.split.n_items)
             else:
                 each.append((chunk, upload))
             if keeps_state:
@@ -252,7 +250,8 @@ class Federation:
             losses.append(chunk_losses)
             bytes_up += upload.nbytes
         devices.forget()
-        state.server = checked.aggregate(state.server, total or concatenate_uploads(each))
+        received = concatenate_uploads(each) if total is None else total.result()
+        state.server = checked.aggregate(state.server, received)
         loss, bytes_down = np.concatenate(losses).mean(), method.download_bytes(download)
         figures = {"loss": float(loss), "bytes_up": bytes_up}
         return users, download, figures | {"bytes_down": int(bytes_down) * len(users)}

@@ -5,6 +5,14 @@ Shared by all trainers: ``parallel``, ``sampling``, ``batches``, ``arithmetic``,
 """
 
 from unskew.kernels.batches import Schedule, Training
+from unskew.kernels.exact_sum import (
+    MAX_PRODUCT,
+    ExactSum,
+    add_uploads,
+    add_weighted,
+    empty_sum,
+    merge_sums,
+)
 from unskew.kernels.fedmf import no_pull, train_joint
 from unskew.kernels.parallel import (
     for_each_block,
@@ -17,8 +25,6 @@ from unskew.kernels.pfedclr import train_low_rank, train_rows
 from unskew.kernels.sampling import draw_samples
 from unskew.kernels.tables import (
     add_scores,
-    add_uploads,
-    empty_sum,
     merge,
     overlay,
     replace_scores,
@@ -27,15 +33,19 @@ from unskew.kernels.tables import (
 )
 
 __all__ = [
+    "MAX_PRODUCT",
+    "ExactSum",
     "Schedule",
     "Training",
     "add_scores",
     "add_uploads",
+    "add_weighted",
     "draw_samples",
     "empty_sum",
     "for_each_block",
     "get_threads",
     "merge",
+    "merge_sums",
     "no_pull",
     "one_blas_thread",
     "overlay",

@@ -1,4 +1,4 @@
-"""Item tables, and the rows in which a client's table differs: overlay, merge, sum and score."""
+"""Item tables, and the rows in which a client's table differs: overlay, merge and score."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unskew.jit import jit
 from unskew.kernels.parallel import for_each_block, in_parallel
 from unskew.kernels.vectors import inner
 from unskew.ragged import indptr_from_counts
-from unskew.types import Float32, Float64, Int64, Ragged, Rows, Upload, UploadSum
+from unskew.types import Float32, Int64, Ragged, Rows
 
 
 @jit
@@ -92,34 +92,6 @@ def sparse_matrix(rows: Rows, n_columns: int) -> csr_array:
     column, 0 elsewhere."""
     shape = (len(rows.indptr) - 1, n_columns)
     return csr_array((rows.values[:, 0], rows.items, rows.indptr), shape)
-
-
-@jit
-def _add_rows(rows: Rows, weight: Float64, total: Float64) -> None:
-    for c in range(len(weight)):
-        w = weight[c]
-        for j in range(rows.indptr[c], rows.indptr[c + 1]):
-            for k in range(total.shape[1]):
-                total[rows.items[j], k] += w * rows.values[j, k]
-
-
-def empty_sum(n_items: int, upload: Upload) -> UploadSum:
-    """A sum of zeros, to which uploads of the same shape as ``upload`` can be added."""
-    rows = np.zeros((n_items, upload.rows.values.shape[1]))
-    return UploadSum(rows, np.zeros(upload.dense.shape[1]), 0.0, 0)
-
-
-def add_uploads(total: UploadSum, upload: Upload) -> UploadSum:
-    """Add the clients' weighted uploads to ``total``, in place, one after another in cohort order.
-
-    The order, and so the rounding, does not depend on how a round is divided into chunks.
-    """
-    _add_rows(upload.rows, upload.weight, total.rows)
-    weight = total.weight
-    for one, dense in zip(upload.weight, upload.dense, strict=True):
-        weight += float(one)
-        total.dense[:] += one * dense  # in float64, like ``one``
-    return UploadSum(total.rows, total.dense, weight, total.clients + len(upload.weight))
 
 
 @jit

@@ -70,7 +70,7 @@ class Case(NamedTuple):
         """The input of the server's aggregation: the sum of the uploads or, for methods that need
         them, the uploads of the individual clients."""
         if self.method.aggregation == "sum":
-            return add_uploads(empty_sum(self.split.n_items, upload), upload)
+            return add_uploads(None, upload, self.split.n_items).result()
         return Uploads(users, upload)
 
     def require_equal(self, ours: Arrays, theirs: Arrays, what: str, hint: str) -> None:
@@ -249,7 +249,8 @@ def check_steps(case: Case) -> None:
 def check_a_sum_of_nothing(case: Case) -> None:
     """Check that a round in which no client uploads anything does not change the server's state."""
     _, upload, _ = case.train(case.users[:2])
-    after = case.method.aggregate(case.server, empty_sum(case.split.n_items, upload))
+    shape = case.split.n_items, upload.rows.values.shape[1], upload.dense.shape[1]
+    after = case.method.aggregate(case.server, empty_sum(*shape).result())
     what, hint = "changes although nobody sent anything", "return the server if total.weight is 0"
     case.require_equal(arrays(after, "server"), arrays(case.server, "server"), what, hint)
 
