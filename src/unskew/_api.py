@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ def fit(
     on_round: OnRound | None = None,
     track: str | Sequence[str] = (),
     track_dir: str | Path | None = None,
+    evaluate_every: int = 1,
+    evaluate_users: int | None = None,
     **settings: Any,
 ) -> Run:
     """Train a federation and evaluate it.
@@ -55,10 +57,12 @@ def fit(
     far training is. ``on_round`` is called after every round with the seed, a dict of the round's
     loss, metrics, seconds and bytes, and the number of rounds. ``track`` names experiment trackers
     (``"tensorboard"``, ``"mlflow"``, ``"wandb"``), which write to ``track_dir`` (default: the
-    folder ``track`` of the run).
+    folder ``track`` of the run). ``evaluate_every`` is the number of rounds between evaluations;
+    ``evaluate_users`` of the users, drawn once, are evaluated in rounds, and everybody at the end.
     """
     given = data if isinstance(data, Interactions | Split) else load(data)
     spec = _spec(method, given, protocol, seeds, ldp, settings, k)
+    spec = replace(spec, evaluate_every=evaluate_every, evaluate_users=evaluate_users)
     label = f"{short_name(spec.method)} on {spec.data}"
     folder = None if out is None else Path(out)
     kinds = [track] if isinstance(track, str) else list(track)

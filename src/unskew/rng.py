@@ -35,6 +35,7 @@ class Purpose(enum.IntEnum):
     BOOTSTRAP = 13
     WINDOW = 14
     DROPOUT = 15
+    EVALUATED_USERS = 16
 
 
 @numba.njit(inline="always")

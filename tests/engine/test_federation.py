@@ -56,7 +56,10 @@ def play(name: str, split: Split, rounds: int, seed: int = 0, **settings: Any) -
 
 
 def copied(board: Scoreboard) -> dict[str, Any]:
-    return {name: array.copy() for name, array in board.arrays().items()}
+    """Ranks and lists of all users."""
+    arrays = board.arrays()
+    del arrays["outdated"]
+    return {name: array.copy() for name, array in arrays.items()}
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -124,8 +127,50 @@ def test_saved_devices_reproduce_the_last_ranks(played: Played) -> None:
         download = devices.downloads[int(devices.version[user])]
         scores = played.federation.method.score(download, devices.take(one))
         again.update(one, scores, scores)
-    for board, ranks in again.arrays().items():
+    for board, ranks in copied(again).items():
         np.testing.assert_array_equal(ranks, played.boards[-1][board])
+
+
+@pytest.mark.parametrize("name", ["fedmf", "pfedgraph", "fednext"])
+def test_fewer_evaluations_end_with_the_same_ranks(name: str, small_split: Split) -> None:
+    """Rounds without an evaluation leave the last figures standing; what is due is caught up."""
+    rounds, method = 7, create(name, **({"participation": 0.3} if name != "fednext" else {}))
+    every = Federation(method, small_split, 0).run(rounds)
+    federation = Federation(method, small_split, 0, evaluate_every=3)
+    boards: list[dict[str, Any]] = []
+    state = federation.run(rounds, on_round=lambda at, _: boards.append(copied(at.scoreboard)))
+    for board, ranks in copied(every.scoreboard).items():
+        np.testing.assert_array_equal(copied(state.scoreboard)[board], ranks)
+    for number in (3, 6, 7):
+        assert state.rows[number - 1]["test"] == every.rows[number - 1]["test"]
+    for earlier, later in ((0, 1), (2, 3), (2, 4)):
+        for board, ranks in boards[earlier].items():
+            np.testing.assert_array_equal(boards[later][board], ranks)
+    assert state.best_round in (3, 6, 7)
+
+
+@pytest.mark.parametrize("name", ["fedmf", "fednext"])
+def test_some_users_are_evaluated_in_rounds_and_everybody_at_the_end(
+    name: str, small_split: Split
+) -> None:
+    rounds, method = 7, create(name, **({"participation": 0.3} if name != "fednext" else {}))
+    every = Federation(method, small_split, 0).run(rounds)
+    federation = Federation(method, small_split, 0, evaluate_users=40)
+    ranks: list[Any] = []
+    state = federation.run(
+        rounds, on_round=lambda at, _: ranks.append(at.scoreboard.ranks["test", "all"].copy())
+    )
+    for board, wanted in copied(every.scoreboard).items():
+        np.testing.assert_array_equal(copied(state.scoreboard)[board], wanted)
+    assert 0 < np.count_nonzero(ranks[5]) <= 40
+    assert np.count_nonzero(ranks[6]) == len(ranks[6]), "everybody at the end"
+    (counted,) = np.nonzero(ranks[5])
+    some = every.scoreboard.per_user("test", "all")["ndcg@10"]
+    held = np.flatnonzero(small_split.test.counts())[counted]
+    assert state.rows[-1]["test"]["ndcg@10"] == pytest.approx(some[held].mean())
+    best = Federation(method, small_split, 0).run(state.best_round)
+    for board, wanted in copied(best.scoreboard).items():
+        np.testing.assert_array_equal(copied(state.best_scoreboard)[board], wanted)
 
 
 def test_the_best_round_is_the_best_on_validation(played: Played) -> None:
@@ -133,7 +178,7 @@ def test_the_best_round_is_the_best_on_validation(played: Played) -> None:
     ndcg = [row["validation"]["ndcg@10"] for row in state.rows]
     best = int(np.argmax(ndcg)) + 1
     assert state.best_round == best, "the first of equals"
-    for board, ranks in state.best_scoreboard.arrays().items():
+    for board, ranks in copied(state.best_scoreboard).items():
         np.testing.assert_array_equal(ranks, played.boards[best][board])
     assert state.best_scoreboard.means("validation")["ndcg@10"] == ndcg[best - 1]
 

@@ -54,6 +54,13 @@ Cutoffs = Annotated[str | None, Option("--k", help="Cut-offs of metrics, for exa
 ItemFeatures = Annotated[
     str | None, Option(help="Table of items and their features, for methods that need them.")
 ]
+EvaluateEvery = Annotated[
+    int | None, Option(help="Evaluate after every so many rounds and the last; default 1.", min=1)
+]
+EvaluateUsers = Annotated[
+    int | None,
+    Option(help="Users evaluated between rounds, drawn once; at the end everybody is.", min=1),
+]
 K = Annotated[int, Option("-k", help="How many items to recommend.", min=1)]
 """The option ``-k`` of commands that recommend items."""
 Rows = Annotated[Path | None, Option(help="JSON lines to add the rows to.")]

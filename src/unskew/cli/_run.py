@@ -65,6 +65,8 @@ def run(
     test: opt.Test = None,
     cutoffs: opt.Cutoffs = None,
     item_features: opt.ItemFeatures = None,
+    evaluate_every: opt.EvaluateEvery = None,
+    evaluate_users: opt.EvaluateUsers = None,
     ldp_noise: opt.LdpNoise = None,
     ldp_epsilon: opt.LdpEpsilon = None,
     ldp_delta: opt.LdpDelta = None,

@@ -3,17 +3,17 @@
 from unskew.engine.checkpoints import Checkpoints, model_checksum
 from unskew.engine.devices import Devices
 from unskew.engine.executor import (
+    MAX_CHUNK_CLIENTS,
     Executor,
     ThreadExecutor,
     Transform,
+    batches,
     train_chunk,
     train_upload,
 )
 from unskew.engine.federation import (
-    MAX_CHUNK_CLIENTS,
     Federation,
     State,
-    batches,
     concatenate_uploads,
     draw_cohort,
     return_freed,

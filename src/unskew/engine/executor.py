@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from unskew.kernels import one_blas_thread, work_alone
 from unskew.types import Cohort, Float64, Int64, Method, Upload
@@ -18,6 +18,16 @@ Transform = Callable[[Upload, Cohort], Upload]
 """A privacy mechanism: maps the upload of a cohort to the one that its devices send instead."""
 Trained = tuple[Any, Upload, Float64]
 """The new private state of some devices, their upload, and their losses."""
+_Result = TypeVar("_Result")
+
+MAX_CHUNK_CLIENTS = 256
+"""Maximum number of clients trained together (a chunk). It bounds memory and changes no result."""
+
+
+def batches(users: Int64, size: int = MAX_CHUNK_CLIENTS) -> Iterator[Int64]:
+    """Yield consecutive parts of the array ``users``, each of at most ``size`` users."""
+    for low in range(0, len(users), size):
+        yield users[low : low + size]
 
 
 def train_upload(
@@ -49,26 +59,26 @@ class Executor(Protocol):
     """Number of chunks trained at the same time."""
 
     def map_chunks(
-        self, train: Callable[[Int64], Trained], chunks: Sequence[Int64]
-    ) -> Iterator[Trained]:
-        """Yield the results of ``train`` for all chunks (arrays of users), in their order."""
+        self, work: Callable[[Int64], _Result], chunks: Sequence[Int64]
+    ) -> Iterator[_Result]:
+        """Yield the results of ``work`` for all chunks (arrays of users), in their order."""
 
 
 class ThreadExecutor:
-    """Trains each chunk on one thread. A single worker uses all threads for its chunk instead."""
+    """Works on each chunk in one thread. A single worker uses all threads for its chunk instead."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
     def map_chunks(
-        self, train: Callable[[Int64], Trained], chunks: Sequence[Int64]
-    ) -> Iterator[Trained]:
+        self, work: Callable[[Int64], _Result], chunks: Sequence[Int64]
+    ) -> Iterator[_Result]:
         prepare = work_alone if self.workers > 1 else None
         pool_of_threads = ThreadPoolExecutor(self.workers, "unskew-worker", initializer=prepare)
         with one_blas_thread(), pool_of_threads as pool:
-            pending: deque[Future[Trained]] = deque()
+            pending: deque[Future[_Result]] = deque()
             for users in chunks:
-                pending.append(pool.submit(train, users))
+                pending.append(pool.submit(work, users))
                 if len(pending) > self.workers:  # finished results waiting here take up memory
                     yield pending.popleft().result()
             while pending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,22 @@ import numpy as np
 
 from unskew.engine.contract import CheckedMethod
 from unskew.engine.devices import Devices
-from unskew.engine.executor import Executor, ThreadExecutor, Trained, Transform, train_chunk
+from unskew.engine.evaluate import evaluate
+from unskew.engine.executor import (
+    MAX_CHUNK_CLIENTS,
+    Executor,
+    ThreadExecutor,
+    Trained,
+    Transform,
+    batches,
+    train_chunk,
+)
 from unskew.engine.scoreboard import Scoreboard
 from unskew.kernels import ExactSum, add_uploads, get_threads
-from unskew.ragged import append_lists, indptr_from_counts, positions, select
+from unskew.ragged import indptr_from_counts, positions, select
 from unskew.rng import Purpose, generator
 from unskew.types import (
     Cohort,
-    Float32,
     Int64,
     Method,
     Rows,
@@ -32,12 +40,8 @@ from unskew.types import (
 if TYPE_CHECKING:
     from unskew.engine.checkpoints import Checkpoints
 
-MAX_CHUNK_CLIENTS = 256
-"""Maximum number of clients trained together (a chunk). It bounds memory and changes no result."""
 MAX_CHUNK_BYTES = 8 * 2**20
 """Maximum bytes of the private state of a chunk's clients; large states make chunks smaller."""
-EVALUATION_BATCH_USERS = 32
-"""Number of users evaluated at a time; small, because some methods build an item table per user."""
 MIN_CHUNKS_PER_WORKER = 4
 """Minimum number of chunks per worker and round, so that workers finish at about the same time."""
 
@@ -72,12 +76,18 @@ class Federation:
         chunk: int = MAX_CHUNK_CLIENTS,
         transform: Transform | None = None,
         executor: Executor | None = None,
+        evaluate_every: int = 1,
+        evaluate_users: int | None = None,
     ) -> None:
         """``chunk`` is the maximum number of clients per chunk. ``transform`` is applied to uploads
         before they are sent. ``executor`` trains the chunks; default: one worker per thread, or a
-        single one with ``transform``, which must see the uploads in a fixed order."""
+        single one with ``transform``, which must see the uploads in a fixed order.
+
+        The model is evaluated after every ``evaluate_every`` rounds and after the last one, for
+        ``evaluate_users`` users drawn once (default: all); after the last round for everybody."""
         self.method, self.split, self.seed = method, split, seed
         self._chunk, self._transform, self._executor = chunk, transform, executor
+        self._evaluate_every, self._counted = evaluate_every, self._draw_counted(evaluate_users)
         self._checked = False
         self._needs = frozenset(getattr(method, "needs", ()))
         self._ages = split.train_ages if method.uses_ages else None
@@ -107,7 +117,9 @@ class Federation:
         while not self._ended(state, last):
             if before_round is not None:
                 before_round(state)
-            row = self.step(state)
+            row = self.step(state, last)
+            if self._ended(state, last):
+                self._evaluate_everybody(state)
             if on_round is not None:
                 on_round(state, row)
             if checkpoints is not None:
@@ -115,58 +127,51 @@ class Federation:
         return state
 
     def _ended(self, state: State, last: int) -> bool:
-        return state.round >= last or self.method.finished(state.round, state.best_round)
+        if state.round >= last:
+            return True
+        return state.best_round > 0 and self.method.finished(state.round, state.best_round)
 
     def start(self) -> State:
-        """State before the first round: all clients have the initial model and are evaluated."""
+        """State before the first round: all clients have the initial model."""
         checked = CheckedMethod(self.method)
         server, private = checked.init(self.split.n_users, self.split.n_items, self.seed)
         download = self.method.retained_download(self.method.download(server))
         devices, board = Devices(private, download), Scoreboard(self.split)
         state = State(0, server, devices, board, 0, devices, board)
-        if self.method.stateless:
-            self._deliver(state)
-        everyone = np.arange(self.split.n_users)
-        self._evaluate(board, devices, everyone, download, self._chunk_size(devices))
+        self._evaluate(state)
         state.best_devices, state.best_scoreboard = devices.snapshot(), board.snapshot()
         return state
 
-    def step(self, state: State) -> Row:
+    def step(self, state: State, last: int | None = None) -> Row:
         """Train and evaluate one round. Changes ``state``; returns the round's losses and metrics.
+        ``last`` is the number of the last round, which is always evaluated.
 
         The best round is the one with the highest validation NDCG@10, the first one in a tie; the
         last round if nobody has validation items. After a round without an evaluation the metrics
         are those of the last one.
         """
         began, board, devices = time.perf_counter(), state.scoreboard, state.devices
-        if self.method.aggregation == "central":
-            users, download, figures = self._train_epoch(state)
-            batch = self._chunk_size(devices)
-        else:
-            users, download, figures = self._train_clients(state)
-            batch = min(self._chunk, EVALUATION_BATCH_USERS)
+        central = self.method.aggregation == "central"
+        users, figures = self._train_epoch(state) if central else self._train_clients(state)
         state.round += 1
+        board.outdated[slice(None) if self.method.stateless else users] = True
         trained, clients = time.perf_counter(), len(users)
-        if self.method.evaluated(state.round):
-            if self.method.stateless and self.method.aggregation != "central":
-                users, download = np.arange(self.split.n_users), self._deliver(state)
-                batch = self._chunk_size(devices)
-                evaluated = int(self.method.download_bytes(download)) * len(users)
-                figures["evaluation_bytes_down"] = evaluated
-            self._evaluate(board, devices, users, download, batch)
+        due = state.round % self._evaluate_every == 0 and self.method.evaluated(state.round)
+        if evaluated := due or state.round == last:
+            figures |= self._evaluate(state)
         row = {
             "round": state.round,
             "seconds": trained - began,
             "evaluation_seconds": time.perf_counter() - trained,
             "clients": clients,
             **figures,
-            "validation": _headline(board.means("validation")),
-            "test": _headline(board.means("test")),
+            "validation": _headline(board.means("validation", self._counted)),
+            "test": _headline(board.means("test", self._counted)),
         }
         best_so_far = -1.0
         if state.best_round:
             best_so_far = state.rows[state.best_round - 1]["validation"]["ndcg@10"]
-        if not row["validation"]["ndcg@10"] <= best_so_far:  # also if it is NaN
+        if evaluated and not row["validation"]["ndcg@10"] <= best_so_far:  # also if it is NaN
             state.best_round = state.round
             state.best_devices, state.best_scoreboard = devices.snapshot(), board.snapshot()
         state.rows.append(row)
@@ -212,9 +217,9 @@ class Federation:
             )
         return values
 
-    def _train_clients(self, state: State) -> tuple[Int64, Any, Row]:
+    def _train_clients(self, state: State) -> tuple[Int64, Row]:
         """Train the clients of a round and aggregate on the server. Returns the participating
-        users, the download they received, and the round's mean loss and bytes sent."""
+        users, and the round's mean loss and bytes sent."""
         method, devices, round = self.method, state.devices, state.round + 1
         users = self.cohort_of(round)
         download = method.download(state.server)
@@ -254,41 +259,71 @@ class Federation:
         state.server = checked.aggregate(state.server, received)
         loss, bytes_down = np.concatenate(losses).mean(), method.download_bytes(download)
         figures = {"loss": float(loss), "bytes_up": bytes_up}
-        return users, download, figures | {"bytes_down": int(bytes_down) * len(users)}
+        return users, figures | {"bytes_down": int(bytes_down) * len(users)}
 
-    def _train_epoch(self, state: State) -> tuple[Int64, Any, Row]:
+    def _train_epoch(self, state: State) -> tuple[Int64, Row]:
         """Train a central baseline for one epoch over all data, which counts as a round. Returns
-        all users, the model, and the mean loss."""
+        all users, and the mean loss."""
         method: Any = self.method if self._checked else CheckedMethod(self.method)
         self._checked = True
         devices, round, everyone = state.devices, state.round + 1, np.arange(self.split.n_users)
         private, cohort = devices.take(everyone), self.cohort(everyone, round)
         state.server, private, loss = method.epoch(state.server, private, cohort)
-        download = method.download(state.server)
         devices.put(everyone, private, round)
-        devices.remember(round, download)
+        devices.remember(round, method.retained_download(method.download(state.server)))
         devices.forget()
-        return everyone, download, {"loss": float(loss), "bytes_up": 0, "bytes_down": 0}
+        return everyone, {"loss": float(loss), "bytes_up": 0, "bytes_down": 0}
 
-    def _evaluate(
-        self, board: Scoreboard, devices: Devices, users: Int64, download: Any, size: int
-    ) -> None:
-        """Score ``size`` users at a time and store their held-out items' ranks in ``board``."""
-        for batch in batches(users, size):
-            private = devices.take(batch)
-            board.update(batch, *score_parts(self.method, download, private, self.split, batch))
+    def _draw_counted(self, size: int | None) -> Int64:
+        """Users who are evaluated between rounds: ``size`` of those with items held out."""
+        held_out = np.flatnonzero(self.split.validation.counts() + self.split.test.counts())
+        if size is None or size >= len(held_out):
+            return np.arange(self.split.n_users)
+        random = generator(self.seed, Purpose.EVALUATED_USERS, 0)
+        return np.sort(random.permutation(held_out)[:size])
 
-    def _deliver(self, state: State) -> Any:
-        """Send the newest download to all users and compute their states from it and their training
-        items, for methods without parameters per user. Returns the download."""
-        method, devices = self.method, state.devices
-        download = method.retained_download(method.download(state.server))
-        devices.remember(state.round, download)
-        for batch in batches(np.arange(self.split.n_users), self._chunk_size(devices)):
+    def _evaluate(self, state: State) -> Row:
+        """Evaluate those counted users whose ranks are out of date. Returns the bytes sent for it.
+        The newest model of a stateless method goes to all counted users first."""
+        method, devices, board = self.method, state.devices, state.scoreboard
+        figures: Row = {}
+        if method.stateless and method.aggregation != "central":
+            download = method.retained_download(method.download(state.server))
+            devices.remember(state.round, download)
+            self._deliver(devices, state.round, self._counted)
+            if state.round:
+                bytes_down = int(method.download_bytes(method.download(state.server)))
+                figures["evaluation_bytes_down"] = bytes_down * len(self._counted)
+        users = self._counted[board.outdated[self._counted]]
+        evaluate(method, self.split, devices, board, users, self._chunk_size(devices))
+        return figures
+
+    def _evaluate_everybody(self, state: State) -> None:
+        """After the last round: evaluate all users whose ranks are out of date, with the last and
+        with the best model."""
+        stateless = self.method.stateless and self.method.aggregation != "central"
+        if stateless and state.scoreboard.outdated.any():
+            download = self.method.download(state.server)
+            state.devices.remember(state.round, self.method.retained_download(download))
+        for devices, board in (
+            (state.devices, state.scoreboard),
+            (state.best_devices, state.best_scoreboard),
+        ):
+            users = np.flatnonzero(board.outdated)
+            if stateless and len(users):
+                self._deliver(devices, max(devices.downloads), users)
+            size = self._chunk_size(devices)
+            evaluate(self.method, self.split, devices, board, users, size)
+
+    def _deliver(self, devices: Devices, version: int, users: Int64) -> None:
+        """Send ``users`` the download with this number and compute their states from it and their
+        training items, for methods without parameters per user."""
+        download = devices.downloads[version]
+        for batch in batches(users, self._chunk_size(devices)):
             history = select(self.split.train, batch)
-            devices.put(batch, method.refresh(download, devices.take(batch), history), state.round)
+            private = self.method.refresh(download, devices.take(batch), history)
+            devices.put(batch, private, version)
         devices.forget()
-        return download
 
     def _chunk_size(self, devices: Devices) -> int:
         return min(self._chunk, max(1, int(MAX_CHUNK_BYTES / devices.mean_bytes())))
@@ -302,26 +337,6 @@ class Federation:
             return max(1, -(-n_users // parts))
         size = self._chunk_size(devices) // (2 * workers)
         return max(1, min(size, -(-n_users // (workers * MIN_CHUNKS_PER_WORKER))))
-
-
-def score_parts(
-    method: Method, download: Any, private: Any, split: Split, users: Int64
-) -> tuple[Float32, Float32]:
-    """Scores of all items for ``users``, for validation and for testing. They differ if the
-    history before the test items has the validation items, too, and the method can refresh its
-    states with them."""
-    scores = method.score(download, private)
-    if not split.validation_in_history:
-        return scores, scores
-    history = append_lists(select(split.train, users), select(split.validation, users))
-    refreshed = method.refresh(download, private, history)
-    return scores, scores if refreshed is private else method.score(download, refreshed)
-
-
-def batches(users: Int64, size: int = MAX_CHUNK_CLIENTS) -> Iterator[Int64]:
-    """Yield consecutive parts of the array ``users``, each of at most ``size`` users."""
-    for low in range(0, len(users), size):
-        yield users[low : low + size]
 
 
 def concatenate_uploads(each: list[tuple[Int64, Upload]]) -> Uploads:

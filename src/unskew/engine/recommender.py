@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 
 from unskew.engine.devices import Devices
-from unskew.engine.federation import MAX_CHUNK_CLIENTS, score_parts
+from unskew.engine.evaluate import score_parts
+from unskew.engine.executor import MAX_CHUNK_CLIENTS
 from unskew.evaluation import best_unseen
 from unskew.ragged import select
 from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewError

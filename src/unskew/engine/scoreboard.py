@@ -6,13 +6,15 @@ it trains again, so no device's item table has to be stored for evaluation.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unskew.evaluation import held_out_ranks, mean_metrics, per_user, top_k
-from unskew.ragged import positions
-from unskew.types import Float32, Float64, Int32, Int64, Split
+from unskew.ragged import indptr_from_counts, positions
+from unskew.types import Bool, Float32, Float64, Int32, Int64, Ragged, Split
 
 Part = Literal["validation", "test"]
 Ranking = Literal["all", "sampled"]
@@ -32,6 +34,8 @@ class Scoreboard:
             for ranking in self.rankings
         }
         self.top = np.full((split.n_users, TOP_K), -1, np.int32)
+        self.outdated: Bool = np.ones(split.n_users, bool)
+        """Users who have not been evaluated since their model changed."""
 
     def update(self, users: Int64, validation: Float32, test: Float32) -> None:
         """Store the ranks that these users' scores give. ``validation`` and ``test`` are scores of
@@ -42,26 +46,35 @@ class Scoreboard:
             sampled = ranking == "sampled"
             ranks[place] = held_out_ranks(scores[part], users, self._split, part, sampled)
         self.top[users] = top_k(test, users, self._split, TOP_K)
+        self.outdated[users] = False
 
     def per_user(self, part: Part, ranking: Ranking | None = None) -> dict[str, Float64]:
         """Metrics per user from ranks among "all" or "sampled" items (default: the protocol's)."""
         ranks = self.ranks[part, ranking or self.rankings[0]]
         return per_user(ranks, getattr(self._split, part).indptr)
 
-    def means(self, part: Part, ranking: Ranking | None = None) -> dict[str, float]:
-        return mean_metrics(self.per_user(part, ranking))
+    def means(self, part: Part, users: Int64 | None = None) -> dict[str, float]:
+        """Mean metrics over ``users``, by default all, with the protocol's ranking."""
+        lists: Ragged = getattr(self._split, part)
+        if users is None or len(users) == self._split.n_users:
+            return mean_metrics(self.per_user(part))
+        ranks = self.ranks[part, self.rankings[0]][positions(lists.indptr, users)]
+        return mean_metrics(per_user(ranks, indptr_from_counts(lists.counts()[users])))
 
     def snapshot(self) -> Scoreboard:
         copy = Scoreboard(self._split)
         copy.ranks = {key: ranks.copy() for key, ranks in self.ranks.items()}
-        copy.top = self.top.copy()
+        copy.top, copy.outdated = self.top.copy(), self.outdated.copy()
         return copy
 
-    def arrays(self) -> dict[str, Int32]:
-        return {f"{part}.{ranking}": r for (part, ranking), r in self.ranks.items()} | {
-            "top": self.top
-        }
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        ranks = {f"{part}.{ranking}": one for (part, ranking), one in self.ranks.items()}
+        return {**ranks, "top": self.top, "outdated": self.outdated.astype(np.int32)}
 
-    def load(self, arrays: dict[str, Int32]) -> None:
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self.ranks = {(p, r): arrays[f"{p}.{r}"].copy() for p, r in self.ranks}
         self.top = arrays["top"].copy()
+        if "outdated" in arrays:  # older checkpoints evaluated everybody
+            self.outdated = arrays["outdated"].astype(bool)
+        else:
+            self.outdated[:] = False

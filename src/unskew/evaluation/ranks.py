@@ -92,36 +92,40 @@ def _items_of(lists: Ragged, user: int) -> Int32:
 
 
 @jit
-def _exclude(items: Int32, row: int, excluded_in: Int64, rivals: Float32) -> int:
-    """Set the scores of ``items`` in ``rivals`` to NaN, so that they are no candidates of one user.
-    Returns how many of them had not been excluded for this user before.
+def _leave_out(items: Int32, row: int, left_out_in: Int64, left_out: Int32, n: int) -> int:
+    """Append to ``left_out``, which has ``n`` items so far, those of ``items`` that it lacks.
+    Returns the new number of items.
 
-    ``row`` is the number of the user's row of scores. ``excluded_in`` has, for each item, the last
-    row for which the item was excluded.
+    ``row`` is the number of the user's row of scores. ``left_out_in`` has, for each item, the last
+    row for which the item was left out.
     """
-    count = 0
     for item in items:
-        rivals[item] = np.nan
-        count += excluded_in[item] != row
-        excluded_in[item] = row
-    return count
+        if left_out_in[item] != row:
+            left_out_in[item] = row
+            left_out[n] = item
+            n += 1
+    return n
 
 
 @jit
-def _rank_held(scores: Float32, held: Int32, rivals: Float32, n_rivals: int, ranks: Int32) -> None:
+def _rank_held(
+    scores: Float32, held: Int32, rivals: Float32, left_out: Int32, ranks: Int32
+) -> None:
     """Write the ranks of one user's held-out items to ``ranks``. ``rivals`` has the scores of the
-    other candidates (NaN elsewhere); ``n_rivals`` counts them, also those scored NaN."""
+    other candidates, apart from the entries named in ``left_out``, which are no candidates."""
     for this in range(len(held)):
         score = scores[held[this]]
         better = np.int32(0)
         if np.isnan(score):
-            better = np.int32(n_rivals)
+            better = np.int32(len(rivals) - len(left_out))
             for other in range(len(held)):
                 if not np.isnan(scores[held[other]]) or held[other] < held[this]:
                     better += np.int32(1)
         else:
             for rival in range(len(rivals)):
                 better += np.int32(rivals[rival] >= score)
+            for place in left_out:
+                better -= np.int32(rivals[place] >= score)
             for other in range(len(held)):
                 rival_score = scores[held[other]]
                 if rival_score > score or (rival_score == score and held[other] < held[this]):
@@ -134,18 +138,17 @@ def _ranks_among_all(
     scores: Float32, users: Int64, seen: Ragged, hidden: Ragged, held: Ragged, ranks: Int32
 ) -> None:
     n_items = scores.shape[1]
-    excluded_in = np.full(n_items, -1, np.int64)
-    rivals = np.empty(n_items, np.float32)
+    left_out_in = np.full(n_items, -1, np.int64)
+    left_out = np.empty(n_items, np.int32)
     done = 0
     for row, user in enumerate(users):
         own = _items_of(held, user)
         if len(own) == 0:
             continue
-        rivals[:] = scores[row]
-        n_rivals = n_items - _exclude(own, row, excluded_in, rivals)
-        n_rivals -= _exclude(_items_of(seen, user), row, excluded_in, rivals)
-        n_rivals -= _exclude(_items_of(hidden, user), row, excluded_in, rivals)
-        _rank_held(scores[row], own, rivals, n_rivals, ranks[done : done + len(own)])
+        n = _leave_out(own, row, left_out_in, left_out, 0)
+        n = _leave_out(_items_of(seen, user), row, left_out_in, left_out, n)
+        n = _leave_out(_items_of(hidden, user), row, left_out_in, left_out, n)
+        _rank_held(scores[row], own, scores[row], left_out[:n], ranks[done : done + len(own)])
         done += len(own)
 
 
@@ -154,11 +157,11 @@ def _ranks_among_sampled(
     scores: Float32, users: Int64, sampled: Int32, held: Ragged, ranks: Int32
 ) -> None:
     rivals = np.empty(sampled.shape[1], np.float32)
+    nobody = np.empty(0, np.int32)
     done = 0
     for row, user in enumerate(users):
         own = _items_of(held, user)
         n_rivals = 0
-        rivals[:] = np.nan
         for candidate in sampled[user]:
             counts = candidate >= 0
             for item in own:
@@ -166,7 +169,7 @@ def _ranks_among_sampled(
             if counts:
                 rivals[n_rivals] = scores[row, candidate]
                 n_rivals += 1
-        _rank_held(scores[row], own, rivals, n_rivals, ranks[done : done + len(own)])
+        _rank_held(scores[row], own, rivals[:n_rivals], nobody, ranks[done : done + len(own)])
         done += len(own)
 
 
@@ -175,32 +178,27 @@ def _best_items(scores: Float32, users: Int64, seen: Ragged, hidden: Ragged, bes
     """Write the best items of each user to ``best``. One pass over the items keeps a sorted list;
     an item enters a full list only if it beats the last one, and goes behind items of equal score.
     Blocks of items that all score too low are skipped."""
-    n_items = scores.shape[1]
-    k = best.shape[1]
-    n_blocks = (n_items + _BLOCK_ITEMS - 1) // _BLOCK_ITEMS
-    usable = np.full(n_blocks * _BLOCK_ITEMS, np.nan, np.float32)
+    n_items, k = scores.shape[1], best.shape[1]
+    left_out_in = np.full(n_items, -1, np.int64)
     kept = np.empty(k, np.float32)
     for row, user in enumerate(users):
-        usable[:n_items] = scores[row]
-        usable[_items_of(seen, user)] = np.nan
-        usable[_items_of(hidden, user)] = np.nan
-        chosen = best[row]
+        left_out_in[_items_of(seen, user)] = row
+        left_out_in[_items_of(hidden, user)] = row
+        chosen, usable = best[row], scores[row]
         n_kept = 0
-        for block in range(n_blocks):
-            start = block * _BLOCK_ITEMS
-            if n_kept == k:
+        for start in range(0, n_items, _BLOCK_ITEMS):
+            if n_kept == k and start + _BLOCK_ITEMS <= n_items:
                 any_better = False
                 for offset in range(_BLOCK_ITEMS):
                     any_better |= usable[start + offset] > kept[k - 1]
                 if not any_better:
                     continue
-            for item in range(start, start + _BLOCK_ITEMS):
+            for item in range(start, min(start + _BLOCK_ITEMS, n_items)):
                 score = usable[item]
-                if n_kept < k and not np.isnan(score):
-                    _insert(score, item, kept, chosen, n_kept)
-                    n_kept += 1
-                elif n_kept == k and score > kept[k - 1]:
-                    _insert(score, item, kept, chosen, k - 1)
+                enters = score > kept[k - 1] if n_kept == k else not np.isnan(score)
+                if enters and left_out_in[item] != row:
+                    n_kept = min(n_kept + 1, k)
+                    _insert(score, item, kept, chosen, n_kept - 1)
 
 
 @jit

@@ -11,6 +11,9 @@ from unskew.kernels.vectors import inner
 from unskew.ragged import indptr_from_counts
 from unskew.types import Float32, Int64, Ragged, Rows
 
+_TILE_ITEMS = 512
+"""Items scored at a time: their table fits the processor's cache while all clients use it."""
+
 
 @jit
 def _overlay(block: Int64, touched: Ragged, held: Rows, out: Float32) -> None:
@@ -95,22 +98,58 @@ def sparse_matrix(rows: Rows, n_columns: int) -> csr_array:
 
 
 @jit
-def _score_table(block: Int64, vectors: Float32, columns: Float32, scores: Float32) -> None:
-    for c in block:
-        out = scores[c]
-        out[:] = 0.0
-        for k in range(columns.shape[0]):
-            column = columns[k]
-            v = vectors[c, k]
-            for i in range(len(out)):
-                out[i] += v * column[i]
+def _transposed(rows: Float32) -> Float32:
+    columns = np.empty((rows.shape[1], rows.shape[0]), np.float32)
+    for i in range(rows.shape[0]):
+        for k in range(rows.shape[1]):
+            columns[k, i] = rows[i, k]
+    return columns
+
+
+@jit
+def _score_two(v: Float32, w: Float32, columns: Float32, for_v: Float32, for_w: Float32) -> None:
+    """Inner products of two vectors with each column. Every sum is added up one entry after the
+    other; reading four rows of ``columns`` at a time, for two vectors, only saves memory traffic.
+    """
+    for_v[:] = for_w[:] = np.float32(0.0)
+    n, d = len(for_v), len(v)
+    k = 0
+    while k + 4 <= d:
+        v0, v1, v2, v3 = v[k], v[k + 1], v[k + 2], v[k + 3]
+        w0, w1, w2, w3 = w[k], w[k + 1], w[k + 2], w[k + 3]
+        c0, c1, c2, c3 = columns[k], columns[k + 1], columns[k + 2], columns[k + 3]
+        for i in range(n):
+            for_v[i] = (((for_v[i] + v0 * c0[i]) + v1 * c1[i]) + v2 * c2[i]) + v3 * c3[i]
+            for_w[i] = (((for_w[i] + w0 * c0[i]) + w1 * c1[i]) + w2 * c2[i]) + w3 * c3[i]
+        k += 4
+    while k < d:
+        column, v0, w0 = columns[k], v[k], w[k]
+        for i in range(n):
+            for_v[i] += v0 * column[i]
+            for_w[i] += w0 * column[i]
+        k += 1
+
+
+@jit
+def _score_tiles(block: Int64, vectors: Float32, table: Float32, scores: Float32) -> None:
+    n_users, unused = len(vectors), np.empty(_TILE_ITEMS, np.float32)
+    for tile in block:
+        low = tile * _TILE_ITEMS
+        high = min(low + _TILE_ITEMS, len(table))
+        columns = _transposed(table[low:high])
+        for c in range(0, n_users, 2):
+            second = min(c + 1, n_users - 1)
+            out = scores[c + 1, low:high] if c < second else unused[: high - low]
+            _score_two(vectors[c], vectors[second], columns, scores[c, low:high], out)
 
 
 def score_table(vectors: Float32, table: Float32) -> Float32:
-    """Inner product of each client's vector with every row of an item table."""
+    """Inner product of each client's vector with every row of an item table. A client's scores do
+    not depend on the other clients, to the bit, unlike those of a matrix library."""
     scores = np.empty((len(vectors), len(table)), np.float32)
-    columns = np.ascontiguousarray(table.T)
-    in_parallel(len(vectors), _score_table, vectors, columns, scores)
+    n_tiles = -(-len(table) // _TILE_ITEMS)
+    vectors, table = np.ascontiguousarray(vectors), np.ascontiguousarray(table)
+    in_parallel(n_tiles, _score_tiles, vectors, table, scores)
     return scores
 
 

@@ -64,7 +64,15 @@ def run(
     mechanism = noise_mechanism(spec, split)
     for seed in spec.seeds:
         transform = private_uploads(spec, split, mechanism)
-        federation = Federation(spec.build(), split, seed, chunk=chunk, transform=transform)
+        federation = Federation(
+            spec.build(),
+            split,
+            seed,
+            chunk=chunk,
+            transform=transform,
+            evaluate_every=spec.evaluate_every,
+            evaluate_users=spec.evaluate_users,
+        )
         folder = None if out is None else out / f"seed-{seed}"
         state = _train(federation, folder, on_round, transform, tracking)
         outcomes.append(seed_outcome(seed, state, split, spec.cutoffs, metrics or {}))

@@ -52,6 +52,11 @@ class RunSpec(Settings):
     """Lengths k of recommended lists at which metrics are reported; 10 always is."""
     item_features: str | None = None
     """Path of a table with a column of items and columns of numbers, for methods that need it."""
+    evaluate_every: int = setting(1, at_least=1)
+    """Number of rounds from one evaluation to the next; the last round is always evaluated."""
+    evaluate_users: int | None = setting(None, at_least=1)
+    """Evaluate this many users between rounds, drawn once, and everybody at the end (default:
+    always everybody)."""
     rules: Mapping[str, Any] = field(default_factory=dict)
     """Fields of an `EvaluationProtocol` of your own; empty for the named protocols."""
 
@@ -150,6 +155,8 @@ _NEWER_FIELDS: Mapping[str, Any] = {
     "validation": None,
     "test": None,
     "item_features": None,
+    "evaluate_every": 1,
+    "evaluate_users": None,
     "rules": {},
     "cutoffs": list(CUTOFFS),
 }
