@@ -158,8 +158,10 @@ def _show(finished: Run, json: bool) -> None:
     memory = "" if result.peak_rss_mb is None else f"peak memory {result.peak_rss_mb:.0f} MB, "
     sizes = (result.bytes_up, result.bytes_down, result.total_bytes_up, result.total_bytes_down)
     up, down, all_up, all_down = (decimal(int(size or 0)) for size in sizes)
+    evaluation = result.evaluation_seconds_per_round
+    evaluating = "" if evaluation is None else f"{evaluation:.3g} s per evaluation, "
     stdout.print(
-        f"{result.seconds_per_round:.3g} s per round, {memory}per client and round "
+        f"{result.seconds_per_round:.3g} s per round, {evaluating}{memory}per client and round "
         f"{up} up and {down} down; a device in the whole training {all_up} up and {all_down} down."
     )
     stdout.print(f"Run: {finished.folder}")

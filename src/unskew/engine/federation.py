@@ -283,8 +283,8 @@ class Federation:
         return np.sort(random.permutation(held_out)[:size])
 
     def _evaluate(self, state: State) -> Row:
-        """Evaluate those counted users whose ranks are out of date. Returns the bytes sent for it.
-        The newest model of a stateless method goes to all counted users first."""
+        """Evaluate those counted users whose ranks are out of date. Returns their number, and the
+        bytes sent. The newest model of a stateless method goes to all counted users first."""
         method, devices, board = self.method, state.devices, state.scoreboard
         figures: Row = {}
         if method.stateless and method.aggregation != "central":
@@ -296,7 +296,7 @@ class Federation:
                 figures["evaluation_bytes_down"] = bytes_down * len(self._counted)
         users = self._counted[board.outdated[self._counted]]
         evaluate(method, self.split, devices, board, users, self._chunk_size(devices))
-        return figures
+        return figures | {"evaluated": len(users)}
 
     def _evaluate_everybody(self, state: State) -> None:
         """After the last round: evaluate all users whose ranks are out of date, with the last and

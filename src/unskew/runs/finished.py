@@ -196,6 +196,8 @@ def combined_result(
     """Summarise the outcomes of all seeds. ``accounts`` are the privacy guarantees of the seeds,
     empty unless uploads are clipped or noisy."""
     checksums = [outcome.model_sha256 for outcome in outcomes]
+    rows = [row for outcome in outcomes for row in outcome.rows]
+    evaluations = [row["evaluation_seconds"] for row in rows if row.get("evaluated")]
     privacy = None
     if accounts:  # the account of the seed with the busiest client covers the run
         privacy = max(accounts, key=lambda account: account["rounds"]["worst_client"])
@@ -216,9 +218,8 @@ def combined_result(
         last_round=summaries([outcome.last for outcome in outcomes]),
         sampled99=summaries([outcome.best_sampled for outcome in outcomes]),
         sampled99_last_round=summaries([outcome.last_sampled for outcome in outcomes]),
-        seconds_per_round=statistics.median(
-            row["seconds"] for outcome in outcomes for row in outcome.rows
-        ),
+        seconds_per_round=statistics.median(row["seconds"] for row in rows),
+        evaluation_seconds_per_round=statistics.median(evaluations) if evaluations else None,
         peak_rss_mb=peak_memory_mb(),
         bytes_up=bytes_per_client(outcomes, "bytes_up"),
         bytes_down=bytes_per_client(outcomes, "bytes_down"),

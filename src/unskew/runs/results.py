@@ -137,7 +137,9 @@ class Result:
     """Test metrics at the best round among 99 sampled candidates."""
     sampled99_last_round: Summaries | None = None
     seconds_per_round: float
-    """Median over rounds and seeds."""
+    """Median over rounds and seeds, without evaluation."""
+    evaluation_seconds_per_round: float | None = None
+    """Median over the rounds with an evaluation, and seeds."""
     peak_rss_mb: float | None = None
     """Peak memory of the process in MiB; None if the system does not report it."""
     bytes_up: float | None = None
