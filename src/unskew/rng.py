@@ -36,6 +36,7 @@ class Purpose(enum.IntEnum):
     WINDOW = 14
     DROPOUT = 15
     EVALUATED_USERS = 16
+    TIES = 17
 
 
 @numba.njit(inline="always")

@@ -316,11 +316,6 @@ class Model(Protocol):
         """Whether the model is evaluated after this round. Default: after every round."""
         return True
 
-    def finished(self, round: int, best_round: int) -> bool:
-        """Whether training ends after ``round``, before its last one; ``best_round`` is the best so
-        far on validation. Default: no."""
-        return False
-
     def export(self) -> Any:
         """The arithmetic that gives a newcomer's scores, for devices without Python. Default: None,
         newcomers must be trained."""

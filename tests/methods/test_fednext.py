@@ -15,7 +15,13 @@ from unskew.kernels import add_uploads, set_threads
 from unskew.kernels.fednext import draw_windows
 from unskew.kernels.history_network import GROUPS, unpack
 from unskew.methods import create
-from unskew.methods._fednext import FIRST_STAGE_ROUNDS, POPULARITY_STEP, refit_part, scale
+from unskew.methods._fednext import (
+    FIRST_STAGE_ROUNDS,
+    POPULARITY_STEP,
+    refit_part,
+    scale,
+    shuffle_ties,
+)
 from unskew.ragged import indptr_from_counts
 from unskew.types import Cohort, Ragged, Split, UnskewError
 
@@ -217,11 +223,19 @@ def test_states_of_newcomers_and_members_are_the_same(tiny_split: Split) -> None
         np.testing.assert_array_equal(ours, kept)
 
 
-def test_training_ends_when_validation_no_longer_improves(tiny_split: Split) -> None:
-    method: Any = create("fednext", **(SMALL | {"patience": 50, "rounds": 400, "warm_up": 10**6}))
-    state = Federation(method, tiny_split, 0).run()
-    assert state.round < 400
-    assert state.round == state.best_round + 50
+def test_only_a_coarse_clock_loses_the_order_of_equal_times() -> None:
+    history = ragged([list(range(40)), list(range(40))])
+    months = np.repeat([0.9, 0.5, 0.4, 0.1], 10)
+    minutes = np.repeat(np.linspace(0.9, 0.1, 20), 2)
+    cohort = cohort_of(history, 40, ages=np.concatenate([months, minutes]))
+    first, second = (shuffle_ties(cohort.at_round(round)).positives for round in (9, 10))
+    assert not np.array_equal(first.of(0), second.of(0))
+    for month in range(0, 40, 10):
+        same = slice(month, month + 10)
+        assert sorted(first.of(0)[same]) == sorted(history.of(0)[same])
+    np.testing.assert_array_equal(first.of(1), history.of(1))
+    alone = cohort_of(ragged([list(range(40))]), 40, 9, ages=months)
+    np.testing.assert_array_equal(shuffle_ties(alone).positives.of(0), first.of(0))
 
 
 def test_devices_with_and_without_times_count_alike() -> None:

@@ -114,22 +114,17 @@ class Federation:
             state = checkpoints.load(self)
         if state is None:
             state = self.start()
-        while not self._ended(state, last):
+        while state.round < last:
             if before_round is not None:
                 before_round(state)
             row = self.step(state, last)
-            if self._ended(state, last):
+            if state.round >= last:
                 self._evaluate_everybody(state)
             if on_round is not None:
                 on_round(state, row)
             if checkpoints is not None:
-                checkpoints.after_round(state, final=self._ended(state, last))
+                checkpoints.after_round(state, final=state.round >= last)
         return state
-
-    def _ended(self, state: State, last: int) -> bool:
-        if state.round >= last:
-            return True
-        return state.best_round > 0 and self.method.finished(state.round, state.best_round)
 
     def start(self) -> State:
         """State before the first round: all clients have the initial model."""

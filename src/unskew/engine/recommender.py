@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import polars as pl
 
 from unskew.engine.devices import Devices
 from unskew.engine.evaluate import score_parts
-from unskew.engine.executor import MAX_CHUNK_CLIENTS
+from unskew.engine.executor import batches
 from unskew.evaluation import best_unseen
 from unskew.ragged import select
 from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewError
@@ -33,11 +33,12 @@ class Recommender:
 
     def recommend_all(self, k: int = 10) -> pl.DataFrame:
         """Table of the ``k`` best unseen items of every user: user, rank, item, title, score."""
-        everyone = np.arange(self.split.n_users)
-        starts = range(0, self.split.n_users, MAX_CHUNK_CLIENTS)
-        return pl.concat(
-            [self._table(everyone[low : low + MAX_CHUNK_CLIENTS], k) for low in starts]
-        )
+        return pl.concat(self.tables(k))
+
+    def tables(self, k: int = 10) -> Iterator[pl.DataFrame]:
+        """The parts of the table that ``recommend_all`` returns, some users at a time."""
+        for users in batches(np.arange(self.split.n_users)):
+            yield self._table(users, k)
 
     def fold_in(
         self,

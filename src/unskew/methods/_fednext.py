@@ -41,6 +41,8 @@ the oldest and the newest interaction."""
 _AGELESS_WEIGHT = 1 / 64
 """Weight of an interaction of unknown age in the recent popularity: about the mean of
 0.5^(age / _HALF_LIFE) over all ages, so that devices with and without times count alike."""
+_MAX_TIED = 3
+"""Largest mean number of items of a device with the same time at which their order counts."""
 _RECENT_FLOOR = 0.05
 """Added to the recent popularity before its logarithm, as a share of its mean."""
 
@@ -157,6 +159,23 @@ def _recency(cohort: Cohort, own: Rows) -> Float32:
     if cohort.ages is not None:
         weights = 0.5 ** (cohort.ages / _HALF_LIFE)
     return np.bincount(place, weights, len(own.items)).astype(np.float32)
+
+
+def shuffle_ties(cohort: Cohort) -> Cohort:
+    """The cohort without ages. Where more than ``_MAX_TIED`` items share a time on average, the
+    clock is too coarse to tell their order (days, say): items of the same time get a random order,
+    so that the network does not learn the order in which a file lists them."""
+    ages, history = cohort.ages, cohort.positives
+    cohort = cohort._replace(ages=None)
+    if ages is None:
+        return cohort
+    items = history.items.copy()
+    for user, low, high in zip(cohort.users, history.indptr, history.indptr[1:], strict=False):
+        own = ages[low:high]
+        if len(own) > _MAX_TIED * len(np.unique(own)):
+            random = generator(cohort.seed, Purpose.TIES, cohort.round, int(user))
+            items[low:high] = items[low:high][np.lexsort((random.random(len(own)), -own))]
+    return cohort._replace(positives=history._replace(items=items))
 
 
 def first_stage_update(refit: FedRefit, server: Server, total: UploadSum) -> Server:

@@ -48,6 +48,7 @@ from unskew.methods._fednext import (
     scale,
     second_stage_update,
     shared_part,
+    shuffle_ties,
 )
 from unskew.methods.fedrefit import FedRefit
 from unskew.ragged import distinct
@@ -90,8 +91,6 @@ class Config(Settings):
     """Largest learning rate of Adam, on the server."""
     warm_up: int = setting(30, above=0)
     """Rounds of the second stage in which the learning rate rises from zero."""
-    patience: int = setting(150, above=49)
-    """Training ends when validation, taken every 50 rounds, has not improved for this many."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,9 +128,6 @@ class FedNext(Method):
         done = round - FIRST_STAGE_ROUNDS
         return done <= 0 or done % (10 if done <= 100 else 50) == 0 or round == self.config.rounds
 
-    def finished(self, round: int, best_round: int) -> bool:
-        return round - best_round >= self.config.patience
-
     def download(self, server: Server) -> Download:
         random = generator(int(server.seed[0]), Purpose.NEGATIVES, int(server.step[0]))
         drawn = random.permutation(len(server.R))[: self.config.negatives]
@@ -145,7 +141,7 @@ class FedNext(Method):
     ) -> tuple[Private, Upload, Float64]:
         if not len(download.R):
             return first_stage_upload(self._refit, download, private, cohort)
-        window = draw_windows(cohort, self.config.window + 1)
+        window = draw_windows(shuffle_ties(cohort), self.config.window + 1)
         own = distinct(window, cohort.n_items)
         U = self._refit.own_items(refit_part(download), own)
         rows = Own(*own, download.R[own.items], U, download.V[own.items])

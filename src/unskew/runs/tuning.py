@@ -97,8 +97,7 @@ OVERRIDES: dict[str, dict[str, Dimension | None]] = {
     "gpfedrec": {"threshold": Dimension(0.5, 2)},
     "sasrec": NEXT_ITEM | {"heads": None},
     "gru4rec": NEXT_ITEM,
-    "fednext": NEXT_ITEM
-    | {"cohort": None, "patience": None, "base_dim": None, "horizon": Dimension(0.2, 0.95)},
+    "fednext": NEXT_ITEM | {"cohort": None, "base_dim": None, "horizon": Dimension(0.2, 0.95)},
     "lightgcn": {"layers": Dimension(1, 4, whole=True), "batches": None},
     "markov": {
         "decay": Dimension(0.3, 1),
