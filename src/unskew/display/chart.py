@@ -69,6 +69,7 @@ class Panel(NamedTuple):
     from_zero: bool = False
     """True if the vertical axis starts at 0."""
     log_x: bool = False
+    log_y: bool = False
 
     @property
     def all_series(self) -> tuple[Series, ...]:
@@ -253,10 +254,11 @@ def _draw_panel(axis: Any, panel: Panel, back: str, bare: bool) -> dict[str, Any
             place = (series.x[end], series.y[end])
             note = textwrap.shorten(series.notes[end], MAX_NOTE_WIDTH)
             axis.annotate(note, place, (-5, 5), textcoords="offset points", ha="right")
-    if panel.log_x:
-        axis.set_xscale("log")
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter("")
+    for scaled, name in ((panel.log_x, "x"), (panel.log_y, "y")):
+        if scaled:
+            axis.set(**{f"{name}scale": "log"})
+            getattr(axis, f"{name}axis").set_major_formatter("{x:g}")
+            getattr(axis, f"{name}axis").set_minor_formatter("")
     if panel.names:
         axis.set_xticks(range(len(panel.names)), panel.names)
         axis.margins(x=0.18)
