@@ -27,6 +27,7 @@ EVERY_ROOM = frozenset(
         "paper",
         "deploy",
         "report",
+        "export",
         "cli",
     ]
 )
@@ -50,9 +51,20 @@ ALLOWED: dict[str, frozenset[str]] = {
     "runs": BASE | {"data", "methods", "privacy", "evaluation", "kernels", "engine", "display"},
     "audit": BASE
     | {"data", "methods", "privacy", "evaluation", "kernels", "engine", "runs", "display"},
-    "paper": BASE | EVERY_ROOM - {"cli"},
+    "paper": BASE | EVERY_ROOM - {"cli", "export"},
     "deploy": BASE | {"data", "methods", "privacy", "kernels", "evaluation", "engine"},
     "report": frozenset({"types", "files", "runs", "display"}),
+    "export": BASE
+    | {
+        "data",
+        "methods",
+        "evaluation",
+        "kernels",
+        "engine",
+        "runs",
+        "display",
+        "report",
+    },
     "cli": BASE | EVERY_ROOM,
 }
 """A room may also import itself. What stands beside the rooms, like ``__init__`` and ``_api``, is a

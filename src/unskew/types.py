@@ -316,9 +316,9 @@ class Model(Protocol):
         """Whether the model is evaluated after this round. Default: after every round."""
         return True
 
-    def export(self) -> Any:
-        """The arithmetic that gives a newcomer's scores, for devices without Python. Default: None,
-        newcomers must be trained."""
+    def export(self, download: Any) -> Any:
+        """The arithmetic that gives a newcomer's scores from a download, for devices without
+        Python, as a value of ``methods.newcomers``. Default: None, newcomers must be trained."""
         return None
 
 

@@ -31,7 +31,7 @@ def main() -> None:
     share_one_heap()
     import typer
 
-    from unskew.cli import _audit, _check, _data, _deploy, _reproduce, _results, _run
+    from unskew.cli import _audit, _check, _data, _deploy, _export, _reproduce, _results, _run
     from unskew.cli._options import before_any_command
     from unskew.cli._output import stderr
     from unskew.cli._tune import tune
@@ -52,6 +52,7 @@ def main() -> None:
         _results.recommend,
         _results.methods,
         _results.report,
+        _export.export,
         _check.check,
         _run.demo,
         _reproduce.reproduce,

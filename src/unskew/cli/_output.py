@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 """Options of rich's console that print text unchanged, even ``[/x]`` and ``:cat:``."""
 _COMMANDS = (
-    "audit|check|compare|data|demo|deploy|device|methods|recommend|report|reproduce|resume|run|tune"
+    "audit|check|compare|data|demo|deploy|device|export|methods|recommend|report|reproduce|resume|"
+    "run|tune"
 )
 """Regular expression of the subcommands of ``unskew`` that printed hints may contain."""
 

@@ -153,12 +153,18 @@ def report(
 
 
 def write_report(
-    folders: Sequence[Path], out: Path, client: str | None = None, closely: bool = True
+    folders: Sequence[Path],
+    out: Path,
+    client: str | None = None,
+    closely: bool = True,
+    device_page: tuple[str, str] | None = None,
 ) -> None:
     """Write the HTML report on runs. If ``closely``, the report shows history and recommendations
-    of one user: ``client``, or one with a median number of training items."""
+    of one user: ``client``, or one with a median number of training items. ``device_page`` is the
+    file name of a page beside the report that recommends in the browser, and its method."""
     runs = [FinishedRun(read_result(folder), _curves(folder)) for folder in folders]
-    extras = Extras(published_figures(runs), _client(folders, runs, client) if closely else None)
+    shown = _client(folders, runs, client) if closely else None
+    extras = Extras(published_figures(runs), shown, device_page=device_page)
     write_text(out, render(runs, extras=extras))
 
 

@@ -27,6 +27,8 @@ from unskew.cli._output import (
     stdout,
 )
 from unskew.cli._results import write_report
+from unskew.export import to_page
+from unskew.files import write_bytes
 from unskew.kernels import set_threads
 from unskew.methods import short_name
 from unskew.runs import Result, Run, RunSpec, read_spec
@@ -42,6 +44,8 @@ DEMO_RUNS = (
 )
 """Method and evaluation protocol of each run of the demo. Only the protocol ``paper`` lets
 training learn which items are held out."""
+_PAGE_OF = ("fednext", "leak-free")
+"""The run of the demo whose model goes into a page that recommends in the browser."""
 _METHODS_WITH_OWN_ROUNDS = ("fedrefit", "popularity")
 """Methods that keep their default number of rounds in the demo, whatever ``--rounds`` says."""
 
@@ -230,8 +234,9 @@ def demo(
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
-    """Train on the embedded demo data under both protocols, and write a report."""
-    folders, results = [out / f"{method}-{protocol}" for method, protocol in DEMO_RUNS], []
+    """Train on the embedded demo data under both protocols; write a report, and a page that
+    recommends in the browser."""
+    folders, runs = [out / f"{method}-{protocol}" for method, protocol in DEMO_RUNS], []
     for folder in folders:  # earlier runs are replaced, anything else is refused
         if folder.exists() and any(folder.iterdir()) and not (folder / "run.json").exists():
             raise UnskewError(f"{folder} is in the way and is not a run; give another --out.")
@@ -241,11 +246,14 @@ def demo(
         spec = RunSpec(method, settings, "demo", protocol)
         options = [f"--set {key}={value}" for key, value in settings.items()]
         command = " ".join(["unskew run --method", method, "--protocol", protocol, *options])
-        results.append(run_with_progress(spec, folder, None, threads, command).result())
-    page = out / "report.html"
-    write_report(folders, page)
+        runs.append(run_with_progress(spec, folder, None, threads, command))
+    report, page = out / "report.html", out / "recommend.html"
+    write_bytes(page, to_page(runs[DEMO_RUNS.index(_PAGE_OF)]).content)
+    write_report(folders, report, device_page=(page.name, _PAGE_OF[0]))
+    results = [finished.result() for finished in runs]
     if json:
-        print_json({"runs": [result.to_json() for result in results], "report": str(page)})
+        made = {"report": str(report), "page": str(page)}
+        print_json({"runs": [result.to_json() for result in results], **made})
         return
     print_figures(results)
     stdout.print(
@@ -253,5 +261,6 @@ def demo(
         "negatives while it never saw the held-out one; under `leak-free` all unseen items are "
         "ranked and nothing gives the held-out one away. See docs/protocols.md."
     )
-    stdout.print(f"Report: {page.resolve()}")
+    stdout.print(f"Report: {report.resolve()}")
+    stdout.print(f"Recommendations in your browser: {page.resolve()}")
     stderr.print("Try your own data: unskew run --data ratings.csv")

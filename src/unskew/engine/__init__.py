@@ -18,7 +18,7 @@ from unskew.engine.federation import (
     draw_cohort,
     return_freed,
 )
-from unskew.engine.recommender import Recommender
+from unskew.engine.recommender import Recommender, newcomer_scores
 from unskew.engine.scoreboard import Scoreboard
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "concatenate_uploads",
     "draw_cohort",
     "model_checksum",
+    "newcomer_scores",
     "return_freed",
     "train_chunk",
     "train_upload",

@@ -23,8 +23,8 @@ class Recommender:
     """
 
     def __init__(self, method: Method, split: Split, devices: Devices, seed: int) -> None:
-        self.split = split
-        self._method, self._devices, self._seed = method, devices, seed
+        self.split, self.seed = split, seed
+        self._method, self._devices = method, devices
 
     def recommend(self, user: str | int, k: int = 10) -> list[dict[str, Any]]:
         """The ``k`` best unseen items of the user labelled ``user``: rank, item, title, score."""
@@ -60,8 +60,7 @@ class Recommender:
         history = Ragged(ends, np.array(numbers, np.int32))
         seen = Ragged(ends, np.sort(history.items))
         n_items, newcomer = self.split.n_items, np.array([self.split.n_users])
-        _, private = self._method.init(1, n_items, self._seed)
-        cohort = Cohort(newcomer, history, seen, n_items, self._seed, 1)
+        cohort = Cohort(newcomer, history, seen, n_items, self.seed, 1)
         given: dict[str, Any] = {"ratings": ratings, "timestamps": timestamps}
         needed: dict[str, Any] = {}
         for name, values in given.items():
@@ -75,9 +74,13 @@ class Recommender:
             kind = np.float32 if name == "ratings" else np.int64
             needed[name] = np.array([values[first[number]] for number in numbers], kind)
         cohort = cohort._replace(**needed)
-        download = self._devices.downloads[int(self._devices.version.max())]
-        scores = self._method.score(download, self._method.fold_in(download, private, cohort))
+        scores = newcomer_scores(*self.model, cohort)
         return self.best(["newcomer"], scores, seen, k).drop("user").to_dicts()
+
+    @property
+    def model(self) -> tuple[Method, Any]:
+        """The method and the newest download that a device has, which score newcomers."""
+        return self._method, self._devices.downloads[int(self._devices.version.max())]
 
     def _table(self, users: Int64, k: int) -> pl.DataFrame:
         """Table of the ``k`` best unseen items of ``users``: user, rank, item, title, score."""
@@ -115,6 +118,12 @@ class Recommender:
                 "score": scores[row, items],
             }
         )
+
+
+def newcomer_scores(method: Method, download: Any, cohort: Cohort) -> Float32:
+    """Scores of all items for users without a state of their own, one row per user."""
+    _, private = method.init(len(cohort.users), cohort.n_items, cohort.seed)
+    return method.score(download, method.fold_in(download, private, cohort))
 
 
 def _find(label: Any, labels: Sequence[str], kind: str) -> int:

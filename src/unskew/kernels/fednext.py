@@ -25,7 +25,7 @@ from unskew.types import Cohort, Float32, Int32, Int64, Ragged
 
 _WINDOW, _DROPOUT = int(Purpose.WINDOW), int(Purpose.DROPOUT)
 """Identifiers of the random streams, as plain ints for compiled code."""
-_FLOOR = np.float32(1e-4)
+FLOOR = np.float32(1e-4)
 """Added to softplus(y) before its logarithm, so that hopeless items get a finite logit."""
 
 
@@ -92,7 +92,7 @@ def _refit_logits(y: Float32, scale: float, work: Float32, bits: Int32) -> None:
         series = series * t2 + np.float32(1.0 / 5.0)
         series = series * t2 + np.float32(1.0 / 3.0)
         series = series * t2 + np.float32(1.0)
-        y[j] = max(y[j], np.float32(0.0)) + np.float32(2.0) * t * series + _FLOOR
+        y[j] = max(y[j], np.float32(0.0)) + np.float32(2.0) * t * series + FLOOR
     _log(y, bits[:n])
 
 

@@ -22,7 +22,7 @@ from unskew.types import Float32
 
 GROUPS = 8
 """Groups of channels, each with its own decay of past items."""
-_EPSILON = np.float32(1e-5)
+EPSILON = np.float32(1e-5)
 """Added to the variance in layer normalisation."""
 
 
@@ -133,7 +133,7 @@ def _normalise(
         for k in range(d):
             n[t, k] = x[t, k] - mean
             square += n[t, k] * n[t, k]
-        inverse[t] = np.float32(1.0) / np.sqrt(square / np.float32(d) + _EPSILON)
+        inverse[t] = np.float32(1.0) / np.sqrt(square / np.float32(d) + EPSILON)
         for k in range(d):
             n[t, k] *= inverse[t]
             y[t, k] = n[t, k] * gain[k] + shift[k]
@@ -168,7 +168,7 @@ def _sigmoid(x: Float32) -> None:
 
 
 @jit
-def _factors(logits: Float32) -> Float32:
+def decay_factors(logits: Float32) -> Float32:
     """The groups' decay factors, from their logits."""
     one = np.float32(1.0)
     return one / (one + np.exp(-logits))
@@ -185,7 +185,7 @@ def forward(w: Weights, p: Positions, keep: Float32, first: int) -> None:
     np.dot(p.y1, w.Wv, p.v)
     np.dot(p.y1[first:], w.Wg, p.gate[first:])
     _sigmoid(p.gate[first:])
-    factors = _factors(w.decay_logits)
+    factors = decay_factors(w.decay_logits)
     for t in range(T):
         for j in range(GROUPS):
             old = p.counts[t - 1, j] if t > 0 else np.float32(0.0)
@@ -248,7 +248,7 @@ def backward(w: Weights, g: Weights, p: Positions, keep: Float32, dh: Float32) -
     g.Wo[:] = np.dot(p.q.T, part)
     dq = np.dot(part, w.Wo.T)
     dv, dgate = np.empty((T, d), np.float32), part
-    factors = _factors(w.decay_logits)
+    factors = decay_factors(w.decay_logits)
     for j in range(GROUPS):
         factor, change, back_count = factors[j], np.float32(0.0), np.float32(0.0)
         for t in range(T - 1, -1, -1):

@@ -22,6 +22,7 @@ from scipy.linalg import lapack
 from unskew.kernels.item_models import gram, weights_of_inverse
 from unskew.kernels.tables import binary_matrix
 from unskew.methods._central import LinearConfig, LinearMethod, OwnItems
+from unskew.methods.newcomers import NO_FADING, ItemWeights
 from unskew.settings import setting
 from unskew.types import Float32, Ragged, UnskewError
 
@@ -60,6 +61,9 @@ class EASE(LinearMethod):
     def score(self, download: Server, private: OwnItems) -> Float32:
         scores: Float32 = binary_matrix(private.X, len(download.B)) @ download.B
         return scores
+
+    def export(self, download: Server) -> ItemWeights:
+        return ItemWeights(download.B, NO_FADING)
 
 
 def _invert_in_place(G: Float32) -> None:

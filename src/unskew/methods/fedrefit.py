@@ -34,6 +34,7 @@ import numpy as np
 
 from unskew.kernels import score_table
 from unskew.kernels.refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
+from unskew.methods.newcomers import DecayedFactors
 from unskew.ragged import distinct, owners
 from unskew.rng import Purpose, generator
 from unskew.settings import Settings, setting
@@ -160,7 +161,7 @@ class FedRefit(Method):
     def score(self, download: Server, private: Private) -> Float32:
         if download.V.shape[1]:
             return score_table(private.p, download.V)
-        back = download.U * download.users[:, None] ** np.float32(self.config.item_power)
+        back = self._back(download)
         return score_table(private.p[:, : back.shape[1]], back)
 
     def refresh(self, download: Server, private: Private, history: Ragged) -> Private:
@@ -171,9 +172,22 @@ class FedRefit(Method):
         rows = history_rows(history, own, len(download.U))
         return Private(read_histories(rows, own, T, self._walk(0.0), False)[0])
 
+    def export(self, download: Server) -> DecayedFactors:
+        damping = download.users ** np.float32(-self.config.item_power)
+        if download.V.shape[1]:
+            walk = self._walk(0.0)
+            return DecayedFactors(download.U, damping, walk.decays, download.V, walk.horizon)
+        back = np.pad(self._back(download), ((0, 0), (0, 1)))
+        return DecayedFactors(download.U, damping, np.ones(1, np.float32), back, 0.0)
+
     def _fit_index(self, server: Server) -> int:
         """Number of fits of V (next-item rows) so far; negative in the first ``space_rounds``."""
         return int(server.step[0]) - self.config.space_rounds
+
+    def _back(self, download: Server) -> Float32:
+        """Item rows that score a user vector of the first rounds; popular items count more."""
+        back: Float32 = download.U * download.users[:, None] ** np.float32(self.config.item_power)
+        return back
 
     def own_items(self, download: Server, own: Ragged) -> Float32:
         """Vectors of the users' items, popular ones damped."""

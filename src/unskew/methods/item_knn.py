@@ -17,6 +17,7 @@ import numpy as np
 
 from unskew.kernels.item_models import nearest_items, neighbour_scores
 from unskew.methods._central import LinearConfig, LinearMethod, OwnItems
+from unskew.methods.newcomers import NO_FADING, Neighbours
 from unskew.settings import setting
 from unskew.types import Float32, Int32, Ragged
 
@@ -52,3 +53,6 @@ class ItemKNN(LinearMethod):
 
     def score(self, download: Server, private: OwnItems) -> Float32:
         return neighbour_scores(private.X, *download)
+
+    def export(self, download: Server) -> Neighbours:
+        return Neighbours(*download, NO_FADING)

@@ -21,6 +21,7 @@ import numpy as np
 from unskew.kernels.tables import sparse_matrix
 from unskew.kernels.transitions import Fading, sum_pairs
 from unskew.methods._central import LinearConfig, OwnItems, SequenceMethod
+from unskew.methods.newcomers import ItemWeights
 from unskew.settings import setting
 from unskew.types import Float32, Ragged
 
@@ -70,3 +71,6 @@ class Markov(SequenceMethod):
     def score(self, download: Server, private: OwnItems) -> Float32:
         scores: Float32 = sparse_matrix(private.X, len(download.M)) @ download.M
         return scores
+
+    def export(self, download: Server) -> ItemWeights:
+        return ItemWeights(download.M, self.fading)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.methods._central import LinearMethod, OwnItems
+from unskew.methods.newcomers import SameForAll
 from unskew.types import Float32, Ragged
 
 
@@ -34,3 +35,6 @@ class Popularity(LinearMethod):
 
     def score(self, download: Server, private: OwnItems) -> Float32:
         return np.tile(download.users, (len(private.X.indptr) - 1, 1))
+
+    def export(self, download: Server) -> SameForAll:
+        return SameForAll(download.users)

@@ -31,6 +31,7 @@ from scipy.linalg import lapack
 from unskew.kernels.tables import sparse_matrix
 from unskew.kernels.transitions import Fading, sum_pairs, sum_products
 from unskew.methods._central import LinearConfig, OwnItems, SequenceMethod
+from unskew.methods.newcomers import ItemWeights
 from unskew.settings import setting
 from unskew.types import Float32, Ragged, UnskewError
 
@@ -90,6 +91,9 @@ class SLIST(SequenceMethod):
     def score(self, download: Server, private: OwnItems) -> Float32:
         scores: Float32 = sparse_matrix(private.X, len(download.B)) @ download.B
         return scores
+
+    def export(self, download: Server) -> ItemWeights:
+        return ItemWeights(download.B, self.fading)
 
 
 def _solve_in_place(G: Float32, R: Float32) -> Float32:

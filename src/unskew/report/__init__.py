@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unskew.report.entries import FinishedRun
-from unskew.report.page import render
+from unskew.report.page import html_page, render
 from unskew.report.sections import Chapter, Client, Extras
 
-__all__ = ["Chapter", "Client", "Extras", "FinishedRun", "render"]
+__all__ = ["Chapter", "Client", "Extras", "FinishedRun", "html_page", "render"]

@@ -43,20 +43,28 @@ def render(runs: Sequence[FinishedRun], title: str = TITLE, extras: Extras = NO_
         raise UnskewError("There is no run to report on; give at least one finished run.")
     entries = read_entries(runs)
     sections = [section for section in _sections(entries, extras) if section.body]
-    style, script = _asset("page.css"), _asset("page.js")
     links = "".join(f'<a href="#{s.key}">{escape(s.title)}</a>' for s in sections[1:])
+    body = (
+        f'<header><h1>{escape(title)}</h1><p class="sizes">{_counts(entries)}</p>'
+        f"{_demo_link(extras)}</header>\n"
+        f"<main>\n{_section_html(sections[0])}"
+        f'<nav aria-label="On this page">{links}</nav>\n'
+        f"{''.join(_section_html(section) for section in sections[1:])}"
+        '</main>\n<p class="unseen" role="status" id="sorted"></p>\n'
+    )
+    return html_page(title, body, _asset("page.js"))
+
+
+def html_page(title: str, body: str, script: str, style: str = "") -> str:
+    """A self-contained HTML page in the report's style that can request nothing. ``style`` is
+    added to the report's; ``body`` may have data in scripts that are not JavaScript."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f'<header><h1>{escape(title)}</h1><p class="sizes">{_counts(entries)}</p></header>\n'
-        f"<main>\n{_section_html(sections[0])}"
-        f'<nav aria-label="On this page">{links}</nav>\n'
-        f"{''.join(_section_html(section) for section in sections[1:])}"
-        '</main>\n<p class="unseen" role="status" id="sorted"></p>\n'
-        f"<script>{script}</script>\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{_asset('page.css')}{style}</style>\n</head>\n"
+        f"<body>\n{body}<script>{script}</script>\n</body>\n</html>\n"
     )
 
 
@@ -112,6 +120,17 @@ def _section_html(section: Section) -> str:
     )
 
 
+def _demo_link(extras: Extras) -> str:
+    """Link to a page beside the report that recommends in the browser, if there is one."""
+    if extras.device_page is None:
+        return ""
+    name, method = map(escape, extras.device_page)
+    return (
+        f'<p><a href="{name}">Try {method} in your browser</a>: tick films and watch the '
+        "recommendations change, computed on your device.</p>"
+    )
+
+
 def _counts(entries: Sequence[Entry]) -> str:
     numbers = {"run": len(entries)} | {
         name: len(group_by(entries, field))
@@ -123,7 +142,10 @@ def _counts(entries: Sequence[Entry]) -> str:
 def _policy(script: str) -> str:
     """A content security policy that allows no requests and only the page's own script."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; "
+        f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    )
 
 
 def _asset(name: str) -> str:

@@ -53,6 +53,8 @@ class Extras(NamedTuple):
     """The paper's tables and figures."""
     commands: Sequence[str] = ()
     """Commands of all rows on the page, if there are more than those of the runs."""
+    device_page: tuple[str, str] | None = None
+    """File name of a page beside the report that recommends in the browser, and its method."""
 
 
 def chapters_html(chapters: Sequence[Chapter], folded: bool = False) -> str:
