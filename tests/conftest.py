@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from browser import Browser, chromium
 from unskew import data
 from unskew.evaluation import prepare
 from unskew.kernels import get_threads, set_threads
@@ -113,3 +114,14 @@ def threads_restored() -> Iterator[None]:
     before = get_threads()
     yield
     set_threads(before)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A page in headless Chromium; without Chromium, the test is skipped."""
+    program = chromium()
+    if program is None:
+        pytest.skip("chromium is not installed")
+    opened = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield opened
+    opened.close()

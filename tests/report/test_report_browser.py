@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_browser import Browser, chromium
 from report_samples import METHODS, extras, sample, samples
 
+from browser import Browser
 from unskew import report
 
 FOCUSED = "document.activeElement.closest('th') ? document.activeElement.textContent : ''"
@@ -22,16 +21,6 @@ OUTSIDE = (
     "r.right > b.right + 2 || r.top < b.top - 2 || r.bottom > b.bottom + 2 }).length"
 )
 """Marks beyond the frame of ``svg``."""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    if program is None:
-        pytest.skip("chromium is not installed")
-    opened = Browser(program, tmp_path_factory.mktemp("chromium"))
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -227,23 +216,7 @@ def test_printing_unfolds_how_each_run_was_made(browser: Browser, page: Path) ->
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast(browser: Browser, page: Path, scheme: str) -> None:
     browser.open(page, scheme=scheme)
-    worst = browser.run(
-        """(() => {
-        const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).map(v => v / 255)
-          .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-          return .2126 * r + .7152 * g + .0722 * b; };
-        const back = e => { for (; e; e = e.parentElement) {
-          const c = getComputedStyle(e).backgroundColor;
-          if (!/rgba\\(.*, 0\\)/.test(c)) return c; } };
-        return Math.min(...[...document.querySelectorAll(
-          'p, td, th, h1, h2, h3, h4, a, b, li, dt, dd, code, .name, .tag, .spread, button, '
-          + 'summary, svg text, figcaption')]
-          .map(e => { const s = getComputedStyle(e);
-            const [a, b] = [light(e.matches('svg text') ? s.fill : s.color), light(back(e))];
-            return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); }));
-        })()"""
-    )
-    assert worst >= 4.5
+    assert browser.worst_contrast() >= 4.5
 
 
 def test_printed_pages_hold_tables_whole_on_white(browser: Browser, page: Path) -> None:

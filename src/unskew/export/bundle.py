@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -32,14 +32,10 @@ ITEMS_FORMAT, ITEMS_VERSION = "unskew-items", 1
 """Format name and version of ``items.json``."""
 MAX_PAGE_MB = 3.0
 """Default largest size of a page, in millions of bytes."""
-PAGE_NEIGHBOURS = 100
-"""Item-item weights that a page keeps per item, if there is room for them."""
-MIN_NEIGHBOURS = 10
-"""A page with room for fewer item-item weights per item is refused."""
-MAX_FACT_BYTES = 2_000
-"""Room that a page leaves for what is known about its tables only later."""
-Render = Callable[[Prepared, list[tuple[str, str]]], bytes]
-"""Makes a page of tables and further facts."""
+PAGE_NEIGHBOURS = (100, 70, 50, 35, 25, 15, 10)
+"""Numbers of item-item weights per item that a page keeps: the first one that it has room for."""
+FACT_BYTES = 1_000
+"""Room in a page for what is known about its tables only after they are chosen."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ def to_page(
 
     Tables are rounded to float16 or, where that is too large and ``float16`` does not insist on
     it, to 8 bits. Of a matrix of item-item weights, ``neighbours`` per item are kept (default:
-    ``PAGE_NEIGHBOURS``, or as many as there is room for)."""
+    the first of ``PAGE_NEIGHBOURS`` for which there is room)."""
     recommender = run.recommender(seed)
     facts = model_facts(run, recommender)
 
@@ -140,42 +136,32 @@ def to_page(
         contents = _contents(run, recommender, [*facts, *more], k)
         return render_page(prepared, contents).encode()
 
-    smallest = 0
-    for prepared in _page_tables(recommender, float16, neighbours, max_mb, render):
-        smallest = len(render(prepared, []))
-        if smallest <= max_mb * 1e6:
+    size = 0
+    for prepared in _page_tables(recommender, float16, neighbours):
+        size = len(render(prepared, [])) + FACT_BYTES
+        if size <= max_mb * 1e6:
             ndcg, about_tables = _measure(recommender, prepared)
             content = render(prepared, [about_tables])
             return Exported(recommender, prepared, content, [*facts, about_tables], ndcg)
     raise UnskewError(
-        f"The page of {recommender.model[0].name} on {run.spec.data} would have "
-        f"{smallest / 1e6:.1f} MB, more than --max-mb {max_mb:g}; allow more, or write --format "
-        "onnx."
+        f"The page of {recommender.model[0].name} on {run.spec.data} would have {size / 1e6:.1f} "
+        f"MB, more than --max-mb {max_mb:g}; allow more, or write --format onnx."
     )
 
 
 def _page_tables(
-    recommender: Recommender,
-    float16: bool,
-    neighbours: int | None,
-    max_mb: float,
-    render: Render,
+    recommender: Recommender, float16: bool, neighbours: int | None
 ) -> Iterator[Prepared]:
     """Ways to store the tables of a page, best first."""
     method, download = recommender.model
     n_items = recommender.split.n_items
-    kept = neighbours or PAGE_NEIGHBOURS
-    first = prepare(method, download, n_items, "float16", kept)
-    yield first
-    if not isinstance(describe(method, download), ItemWeights):
-        if not float16:
-            yield prepare(method, download, n_items, "int8")
-    elif neighbours is None and isinstance(first.arithmetic, Neighbours):
-        # A weight and its item's number take 4 or 6 bytes, and base64 makes 4 bytes of 3.
-        bytes_each = n_items * (4 if n_items < 2**16 else 6) * 4 / 3
-        excess = len(render(first, [])) + MAX_FACT_BYTES - max_mb * 1e6
-        fewer = int(first.arithmetic.neighbours.shape[1] - excess / bytes_each)
-        yield prepare(method, download, n_items, "float16", max(fewer, MIN_NEIGHBOURS))
+    if isinstance(describe(method, download), ItemWeights):
+        for kept in PAGE_NEIGHBOURS if neighbours is None else (neighbours,):
+            yield prepare(method, download, n_items, "float16", kept)
+        return
+    yield prepare(method, download, n_items, "float16")
+    if not float16:
+        yield prepare(method, download, n_items, "int8")
 
 
 def _measure(

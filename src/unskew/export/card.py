@@ -12,9 +12,9 @@ from unskew.runs import Run, metric_label
 
 ONNX_INTERFACE = """\
 Input `history`: item numbers (int64, any length, oldest first; 0 is the first item of
-`items.json`). Only an item's first mention counts; an empty history is allowed. Outputs: `scores`
-(float32, one per item), `top_items` (int64) and `top_scores`: the best items that are not in the
-history, best first."""
+`items.json`). Only an item's first mention counts; negative numbers are ignored, and an empty
+history is allowed. Outputs: `scores` (float32, one per item), `top_items` (int64) and
+`top_scores`: the best items that are not in the history, best first."""
 """How to use ``model.onnx``, for its model card."""
 PAGE_INTERFACE = """\
 `index.html` needs no server and no network. In the browser's console, `unskew.scores([3, 1])` gives

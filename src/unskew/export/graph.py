@@ -1,8 +1,9 @@
 """The ONNX form of a model: a newcomer's scores from the ordered item numbers of a history.
 
-Input ``history`` (int64, any length, oldest first; only an item's first mention counts). Outputs
-``scores`` (float32, one per item), and ``top_items`` and ``top_scores``: the best items that are
-not in the history, best first. A loop over the history becomes a product with a matrix of powers.
+Input ``history`` (int64, any length, oldest first; only an item's first mention counts, negative
+numbers are padding). Outputs ``scores`` (float32, one per item), and ``top_items`` and
+``top_scores``: the best items that are not in the history, best first. A loop over the history
+becomes a product with a matrix of powers.
 
 Lists over the history have one entry more than there are items: item 0 in front, with weight 0,
 so that no list is empty when the history is.
@@ -111,7 +112,8 @@ class _Graph:
 
     def read_history(self) -> None:
         """Add what all models share: the distinct items, and their ages."""
-        self._items = self.add("Unique", "history", sorted=0)
+        known = self.add("GreaterOrEqual", "history", np.int64(0))
+        self._items = self.add("Unique", self.add("Compress", "history", known, axis=0), sorted=0)
         self._count = self.add("Shape", self._items)
         self.items = self.add("Concat", np.zeros(1, np.int64), self._items, axis=0)
         newest = self.add("Squeeze", self._count)

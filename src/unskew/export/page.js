@@ -109,9 +109,12 @@
 
   function showBest() {
     const start = performance.now();
-    const found = device.best(history, model.k);
+    let found = device.best(history, model.k);
     const took = performance.now() - start;
-    $("took").textContent = `${count(found.length, "title")}, computed here in ${Math.max(1, Math.round(took))} ms.`;
+    if (!history.length && found.length && found[0].score === found.at(-1).score) found = [];
+    $("took").textContent = found.length || history.length
+      ? `${count(found.length, "title")}, computed here in ${Math.max(1, Math.round(took))} ms.`
+      : "An empty list says nothing to this method: tick a title.";
     $("recommended").replaceChildren(...found.map(({ item, score }) => {
       const row = element("li");
       row.dataset.item = item;
@@ -160,14 +163,21 @@
   });
 
   function showUpload() {
-    const sends = model.federated && history.length > 0;
-    $("picture").hidden = !sends;
-    $("summed").hidden = !model.federated;
+    const known = model.federated && model.arrays.some(([name]) => name === "U");
+    $("picture").hidden = !known || !history.length;
+    $("summed").hidden = $("alone").parentElement.hidden = model.federated && !known;
+    $("summed").hidden ||= !model.federated;
     $("read").replaceChildren(...chips(history));
     if (!model.federated) {
       $("sent").textContent = `Nothing leaves this page. But ${model.method} isn't federated: to help train it, your device would have to send the whole list.`;
       showSizes([["Items sent", history.length.toLocaleString("en")], ["Bytes", kilobytes(4 * history.length)]]);
       $("alone").textContent = history.length ? "The server reads all of your list:" : "Your list is empty.";
+      return;
+    }
+    const inTraining = ["Sent per round in training", `${kilobytes(Math.round(model.bytesUp))} on average`];
+    if (!known) {
+      $("sent").textContent = `Nothing leaves this page. What a device sends in a round of ${model.method}, this page cannot compute.`;
+      showSizes([inTraining]);
       return;
     }
     $("sent").textContent = `Nothing leaves this page. If this device took part in a round of ${model.method} that fits ` +
@@ -179,7 +189,7 @@
       ["Rows, one per item", `${count(rows.length, "row")} of ${count(width, "number")}`],
       ["Block without items", dense ? `${count(history.length ? dense : 0, "number")}` : "none in this round"],
       ["In bytes", kilobytes(rows.length ? rows.length * (4 + 4 * width) + 4 * dense + 8 : 0)],
-      ["Sent per round in training", `${kilobytes(Math.round(model.bytesUp))} on average`],
+      inTraining,
     ]);
     if (rows.length) draw(rows);
     $("alone").textContent = history.length

@@ -25,6 +25,20 @@ FLAGS = (
     "about:blank",
 )
 PATIENCE = 60.0
+CONTRAST = """(() => {
+        const light = c => { const [r, g, b] = c.match(/[\\d.]+/g).map(v => v / 255)
+          .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+          return .2126 * r + .7152 * g + .0722 * b; };
+        const back = e => { for (; e; e = e.parentElement) {
+          const c = getComputedStyle(e).backgroundColor;
+          if (!/rgba\\(.*, 0\\)/.test(c)) return c; } };
+        return Math.min(...[...document.querySelectorAll(
+          'p, td, th, h1, h2, h3, h4, a, b, li, dt, dd, code, .name, .tag, .spread, button, '
+          + 'summary, svg text, figcaption, label, input, select, dt, bdi, .number')]
+          .map(e => { const s = getComputedStyle(e);
+            const [a, b] = [light(e.matches('svg text') ? s.fill : s.color), light(back(e))];
+            return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); }));
+        })()"""
 
 
 def chromium() -> str | None:
@@ -86,18 +100,46 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"]["exception"]["description"])
         return answer["result"].get("value")
 
     def press(self, key: str, shift: bool = False) -> None:
-        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "End": 35}
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "End": 35, " ": 32}
         event: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
         event["modifiers"] = 8 if shift else 0
-        text = {"text": "\r"} if key == "Enter" else {}
+        text = {"text": {"Enter": "\r", " ": " "}[key]} if key in ("Enter", " ") else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **event, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **event)
+
+    def type(self, text: str) -> None:
+        self.call("Input.insertText", text=text)
+
+    def drag(self, selector: str, onto: str) -> None:
+        """Drag the middle of one element onto the lower edge of another."""
+        start, end = (
+            self.run(
+                f"(() => {{ const b = document.querySelector({json.dumps(one)})"
+                ".getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2, "
+                "b.bottom]; })()"
+            )
+            for one in (selector, onto)
+        )
+        pressed = {"button": "left", "buttons": 1, "clickCount": 1}
+        from_, to = {"x": start[0], "y": start[1]}, {"x": start[0], "y": end[2] - 1}
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", **from_)
+        self.call("Input.dispatchMouseEvent", type="mousePressed", **from_, **pressed)
+        for _ in range(5):  # a row steps aside per movement
+            self.call("Input.dispatchMouseEvent", type="mouseMoved", **to, **pressed)
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", **to, **pressed)
+
+    def worst_contrast(self) -> float:
+        """The lowest contrast of any text with what is behind it."""
+        worst: float = self.run(CONTRAST)
+        return worst
 
     def point_at(self, selector: str, across: float = 0.5, click: bool = False) -> None:
         box = self.run(
