@@ -299,6 +299,8 @@ def test_the_demo_ends_with_a_table_and_a_report(place):
     page = (place / "demo" / "report.html").read_text()
     assert str(place / "demo" / "report.html") in stdout.replace("\n", "")
     assert "popularity" in page
+    assert '<a href="recommend.html">' in page
+    assert "openModel" in (place / "demo" / "recommend.html").read_text()
     again, _ = unskew("demo", "--rounds", 2, "--out", "demo", "--json", cwd=place)
     runs = json.loads(again)["runs"]
     assert [run["protocol"] for run in runs] == ["paper", *["leak-free"] * 5]

@@ -169,13 +169,11 @@ def _measure(
 ) -> tuple[tuple[float, float] | None, tuple[str, str]]:
     """NDCG@10 with the original tables and with those of the file, and a fact that says so."""
     method, download = recommender.model
-    name = {"float32": "float32", "float16": "float16", "int8": "8-bit integers"}[
-        prepared.precision
-    ]
+    if all(one is other for one, other in zip(download, prepared.download, strict=True)):
+        return None, ("Tables", "as trained")
+    name = "8-bit integers" if prepared.precision == "int8" else prepared.precision
     if isinstance(prepared.arithmetic, Neighbours):
         name += f", {prepared.arithmetic.neighbours.shape[1]} weights per item"
-    if all(one is other for one, other in zip(download, prepared.download, strict=True)):
-        return None, ("Tables", f"{name}, as trained")
     split = recommender.split
     before, after = (quality(method, tables, split) for tables in (download, prepared.download))
     measured = f"NDCG@10 of the test items {after:.4f}, as trained {before:.4f}"

@@ -161,7 +161,7 @@ async function openModel(model, packed) {
   function upload(history) {
     const f = features(history);
     const share = 1 / Math.sqrt(Math.max(history.length, 1));
-    if (!model.horizon) {
+    if (model.horizon === null) {
       return { rows: history.map(() => f.at(-1).map((v, k, all) => (k < all.length - 1 ? v * share : 1))), dense: 0 };
     }
     const width = f[0].length;

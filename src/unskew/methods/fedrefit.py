@@ -178,7 +178,7 @@ class FedRefit(Method):
             walk = self._walk(0.0)
             return DecayedFactors(download.U, damping, walk.decays, download.V, walk.horizon)
         back = np.pad(self._back(download), ((0, 0), (0, 1)))
-        return DecayedFactors(download.U, damping, np.ones(1, np.float32), back, 0.0)
+        return DecayedFactors(download.U, damping, np.ones(1, np.float32), back, None)
 
     def _fit_index(self, server: Server) -> int:
         """Number of fits of V (next-item rows) so far; negative in the first ``space_rounds``."""

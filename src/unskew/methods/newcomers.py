@@ -53,8 +53,8 @@ class DecayedFactors(NamedTuple):
     damping: Float32
     decays: Float32
     V: Float32
-    horizon: float
-    """Decay of later items as targets in a device's upload; 0 if it sends its vector instead."""
+    horizon: float | None
+    """Decay of later items as targets in a device's upload; None if it sends its vector instead."""
 
 
 class HistoryNetwork(NamedTuple):
