@@ -76,7 +76,7 @@ def test_a_missing_or_foreign_run_is_one_sentence(place: Path, tmp_path: Path) -
 @pytest.mark.parametrize("format", ["web", "onnx"])
 def test_a_method_that_trains_newcomers_is_refused_by_name(place: Path, format: str) -> None:
     said = refusal(place, "mf", "x", format=format)
-    assert "mf cannot be exported: it trains a newcomer's state" in said
+    assert "mf cannot be exported: scoring a newcomer takes Python" in said
     assert not (place / "x").exists()
 
 

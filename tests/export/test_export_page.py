@@ -240,6 +240,22 @@ def test_the_upload_shown_is_the_one_that_the_method_makes(browser: Browser, pag
     assert browser.run(drawn) == "129x5"
 
 
+def test_the_upload_of_the_first_rounds_is_the_methods_too(
+    browser: Browser, tmp_path: Path
+) -> None:
+    method, download, n_items = model("fedrefit, first rounds")
+    prepared = prepare(method, download, n_items, "float32")
+    open_page(browser, bare_page(tmp_path / "page.html", prepared, n_items))
+    lists = Ragged(np.array([0, 3]), np.array([8, 2, 700], np.int32))
+    _, private = method.init(1, n_items, 0)
+    cohort = Cohort(np.array([0]), lists, lists, n_items, 0, 2)
+    early = download._replace(step=np.array([1], np.int32))
+    _, upload, _ = method.local(early, private, cohort)
+    shown = browser.run("unskew.upload([8, 2, 700])")
+    assert error(np.array(shown["rows"]), upload.rows.values) <= 1e-5
+    assert shown["dense"] == upload.dense.shape[1] == 0
+
+
 def test_in_a_sum_over_many_devices_only_popular_items_show(browser: Browser, page: Path) -> None:
     open_page(browser, page)
     split = fitted("fedrefit").split

@@ -171,7 +171,7 @@ def _measure(
     method, download = recommender.model
     if all(one is other for one, other in zip(download, prepared.download, strict=True)):
         return None, ("Tables", "as trained")
-    name = "8-bit integers" if prepared.precision == "int8" else prepared.precision
+    name: str = "8-bit integers" if prepared.precision == "int8" else prepared.precision
     if isinstance(prepared.arithmetic, Neighbours):
         name += f", {prepared.arithmetic.neighbours.shape[1]} weights per item"
     split = recommender.split

@@ -74,8 +74,8 @@ def describe(method: Method, download: Any) -> Arithmetic:
     arithmetic: Arithmetic | None = method.export(download)
     if arithmetic is None:
         raise UnskewError(
-            f"{method.name} cannot be exported: it trains a newcomer's state, which needs Python; "
-            "export fedrefit or fednext, or recommend with `unskew recommend --items`."
+            f"{method.name} cannot be exported: scoring a newcomer takes Python (a training step, "
+            "or PyTorch); export fedrefit or fednext, or use `unskew recommend --items`."
         )
     return arithmetic
 
