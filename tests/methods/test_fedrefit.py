@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 import conformance
 from unskew.engine import Federation
-from unskew.kernels import add_uploads
-from unskew.methods.fedrefit import _orthonormal
+from unskew.kernels import add_uploads, orthonormal
 from unskew.types import Cohort, Ragged, Split, UnskewError
 
 SETTINGS: dict[str, Any] = {"dim": 6, "space_rounds": 2, "rounds": 6}
@@ -218,7 +217,7 @@ def test_directions_that_only_rounding_makes_are_left_out() -> None:
     draw = np.random.default_rng(0)
     S = draw.standard_normal((40, 5)) @ draw.standard_normal((5, 12))
     S *= 1 + 1e-8 * draw.standard_normal(S.shape)
-    U = _orthonormal(S)
+    U = orthonormal(S)
     np.testing.assert_allclose(U.T @ U, np.diag([1.0] * 5 + [0.0] * 7), atol=1e-5)
 
 

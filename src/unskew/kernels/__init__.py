@@ -26,6 +26,7 @@ from unskew.kernels.sampling import draw_samples
 from unskew.kernels.tables import (
     add_scores,
     merge,
+    orthonormal,
     overlay,
     replace_scores,
     score_items,
@@ -48,6 +49,7 @@ __all__ = [
     "merge_sums",
     "no_pull",
     "one_blas_thread",
+    "orthonormal",
     "overlay",
     "replace_scores",
     "score_items",

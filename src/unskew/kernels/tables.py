@@ -9,7 +9,7 @@ from unskew.jit import jit
 from unskew.kernels.parallel import for_each_block, in_parallel
 from unskew.kernels.vectors import inner
 from unskew.ragged import indptr_from_counts
-from unskew.types import Float32, Int64, Ragged, Rows
+from unskew.types import Float32, Float64, Int64, Ragged, Rows
 
 _TILE_ITEMS = 512
 """Items scored at a time: their table fits the processor's cache while all clients use it."""
@@ -178,3 +178,12 @@ def score_items(vectors: Float32, table: Float32, held: Rows) -> Float32:
     scores = score_table(vectors, table)
     replace_scores(scores, vectors, held)
     return scores
+
+
+def orthonormal(S: Float64) -> Float32:
+    """Orthonormal columns that span the columns of ``S``. Columns that depend linearly on others
+    (up to the rounding of float32 uploads) become zero."""
+    Q, R = np.linalg.qr(S)
+    size = np.abs(np.diag(R))
+    kept: Float64 = Q * (size > 1e-6 * size.max(initial=0))
+    return kept.astype(np.float32)

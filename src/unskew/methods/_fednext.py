@@ -11,6 +11,7 @@ from unskew.kernels.history_network import count_weights, unpack
 from unskew.kernels.refit import history_rows
 from unskew.methods import fedrefit
 from unskew.methods.fedrefit import FedRefit
+from unskew.methods.newcomers import Arithmetic, HistoryNetwork
 from unskew.rng import Purpose, generator
 from unskew.types import (
     Cohort,
@@ -254,6 +255,17 @@ def shared_part(download: Download, config: fedrefit.Config) -> Shared:
 def scale(download: Download) -> float:
     """The number ``scale`` by which g divides FedRefit's scores."""
     return max(_SCALE_SHARE * float(download.spread[0]), 1e-12)
+
+
+def arithmetic_of(refit: FedRefit, download: Download) -> Arithmetic:
+    """The arithmetic that scores newcomers from a download of either stage."""
+    first, size = refit.export(refit_part(download)), scale(download)
+    if len(download.R):
+        return HistoryNetwork(first, download.R, download.net, size)
+    if download.step[0] == POPULARITY_STEP + 1:
+        biases = log_recent(download)[:, None]
+        return HistoryNetwork(first, biases, np.ones(1, np.float32), size)
+    return first
 
 
 def second_stage_update(

@@ -38,6 +38,7 @@ from unskew.methods._fednext import (
     Download,
     Private,
     Server,
+    arithmetic_of,
     fault_of,
     first_stage_download,
     first_stage_update,
@@ -51,7 +52,6 @@ from unskew.methods._fednext import (
     shuffle_ties,
 )
 from unskew.methods.fedrefit import FedRefit
-from unskew.methods.newcomers import DecayedFactors, HistoryNetwork
 from unskew.ragged import distinct
 from unskew.rng import Purpose, generator
 from unskew.settings import Settings, setting
@@ -195,11 +195,5 @@ class FedNext(Method):
             return refit
         return add_refit(z, refit, b, tau, scale(download))
 
-    def export(self, download: Download) -> DecayedFactors | HistoryNetwork:
-        refit, size = self._refit.export(refit_part(download)), scale(download)
-        if len(download.R):
-            return HistoryNetwork(refit, download.R, download.net, size)
-        if download.step[0] == POPULARITY_STEP + 1:
-            tau = np.ones(1, np.float32)
-            return HistoryNetwork(refit, log_recent(download)[:, None], tau, size)
-        return refit
+    def export(self, download: Download) -> Any:
+        return arithmetic_of(self._refit, download)

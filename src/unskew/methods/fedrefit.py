@@ -32,7 +32,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from unskew.kernels import score_table
+from unskew.kernels import orthonormal, score_table
 from unskew.kernels.refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
 from unskew.methods.newcomers import DecayedFactors
 from unskew.ragged import distinct, owners
@@ -104,7 +104,7 @@ class FedRefit(Method):
         d = min(self.config.dim, n_items)
         start = generator(seed, Purpose.INIT_ITEMS).standard_normal((n_items, d))
         server = Server(
-            _orthonormal(start),
+            orthonormal(start),
             np.ones(n_items, np.float32),
             np.zeros((n_items, 2 * d + 1), np.float32),
             np.zeros(1, np.int32),
@@ -144,7 +144,7 @@ class FedRefit(Method):
         fit = self._fit_index(server)
         if fit < 0:
             users = total.rows[:, -1].clip(1)
-            U = _orthonormal(total.rows[:, :-1] * users[:, None] ** -c.item_power)
+            U = orthonormal(total.rows[:, :-1] * users[:, None] ** -c.item_power)
             return Server(U, users.astype(np.float32), server.V, server.step + 1)
         K = total.rows.shape[1]
         M = np.zeros((K, K))
@@ -161,7 +161,7 @@ class FedRefit(Method):
     def score(self, download: Server, private: Private) -> Float32:
         if download.V.shape[1]:
             return score_table(private.p, download.V)
-        back = self._back(download)
+        back = download.U * download.users[:, None] ** np.float32(self.config.item_power)
         return score_table(private.p[:, : back.shape[1]], back)
 
     def refresh(self, download: Server, private: Private, history: Ragged) -> Private:
@@ -177,17 +177,12 @@ class FedRefit(Method):
         if download.V.shape[1]:
             walk = self._walk(0.0)
             return DecayedFactors(download.U, damping, walk.decays, download.V, walk.horizon)
-        back = np.pad(self._back(download), ((0, 0), (0, 1)))
+        back = np.pad(download.U / damping[:, None], ((0, 0), (0, 1)))
         return DecayedFactors(download.U, damping, np.ones(1, np.float32), back, None)
 
     def _fit_index(self, server: Server) -> int:
         """Number of fits of V (next-item rows) so far; negative in the first ``space_rounds``."""
         return int(server.step[0]) - self.config.space_rounds
-
-    def _back(self, download: Server) -> Float32:
-        """Item rows that score a user vector of the first rounds; popular items count more."""
-        back: Float32 = download.U * download.users[:, None] ** np.float32(self.config.item_power)
-        return back
 
     def own_items(self, download: Server, own: Ragged) -> Float32:
         """Vectors of the users' items, popular ones damped."""
@@ -198,15 +193,6 @@ class FedRefit(Method):
         c = self.config
         horizon = c.horizon if 0 < backward < 1 else c.far_horizon
         return Walk(np.array([c.fast, c.slow], np.float32), horizon, backward)
-
-
-def _orthonormal(S: Float64) -> Float32:
-    """Orthonormal columns that span the columns of ``S``. Columns that depend linearly on others
-    (up to the rounding of float32 uploads) become zero."""
-    Q, R = np.linalg.qr(S)
-    size = np.abs(np.diag(R))
-    kept: Float64 = Q * (size > 1e-6 * size.max(initial=0))
-    return kept.astype(np.float32)
 
 
 def _pad(p: Float32, width: int) -> Float32:
