@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,8 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from unskew.files import (
+    MappedTensors,
     Tensor,
     checksum,
+    named_tensors,
     read_json,
     read_tensors,
     write_atomically,
@@ -117,6 +120,41 @@ def test_a_file_of_another_kind_or_version_is_refused(tmp_path: Path) -> None:
         read_json(tmp_path / "list", "test", 1)
 
 
+def test_a_file_that_has_changed_is_one_sentence(tmp_path: Path) -> None:
+    """Every byte of both kinds of files is covered, and a file of the same kind is not another."""
+    tensors, text = tmp_path / "t", tmp_path / "j"
+    sha256 = write_tensors(tensors, [Tensor.whole("x", np.arange(3))], "test", 1)
+    write_json(text, {"format": "test", "version": 1, "x": [1, 2.5]})
+    for path, read in ((tensors, read_tensors), (text, partial(read_json, sealed=True))):
+        whole = path.read_bytes()
+        for at in range(len(whole)):
+            for other in (whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], whole[:at]):
+                path.write_bytes(other)
+                with pytest.raises(UnskewError, match=path.name):
+                    read(path, "test", 1)
+        path.write_bytes(whole)
+        read(path, "test", 1)
+    read_tensors(tensors, "test", 1, sha256)
+    write_tensors(tensors, [Tensor.whole("x", np.arange(3) + 1)], "test", 1)
+    read_tensors(tensors, "test", 1)
+    with pytest.raises(UnskewError, match="t has changed since it was written"):
+        read_tensors(tensors, "test", 1, sha256)
+
+
+def test_mapped_arrays_are_those_of_the_file(tmp_path: Path) -> None:
+    arrays = {"x": np.arange(6.0).reshape(3, 2), "none": np.zeros((0, 4), np.float32)}
+    write_tensors(tmp_path / "t", named_tensors(arrays), "test", 1)
+    mapped = MappedTensors(tmp_path / "t")
+    for _ in range(2):  # once more after the memory is given back
+        assert mapped.arrays.keys() == arrays.keys()
+        for name, array in arrays.items():
+            assert mapped.arrays[name].dtype == array.dtype
+            np.testing.assert_array_equal(mapped.arrays[name], array)
+        mapped.release()
+    with pytest.raises(ValueError, match="read-only"):
+        mapped.arrays["x"][0] = 1
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00" * 8, b"{", b"\xff\xfe"])
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
@@ -144,7 +182,8 @@ def test_json_is_readable_text(tmp_path: Path) -> None:
     assert "Amélie" in text
     assert text.endswith("}\n")
     assert text.count("\n") > 3
-    assert json.loads(text) == read_json(tmp_path / "file", "test", 1)
+    read = read_json(tmp_path / "file", "test", 1)
+    assert json.loads(text) == {**read, "checksum": json.loads(text)["checksum"]}
 
 
 def test_a_checksum_depends_on_every_name_type_shape_and_byte() -> None:

@@ -37,6 +37,7 @@ def fit(
     track_dir: str | Path | None = None,
     evaluate_every: int = 1,
     evaluate_users: int | None = None,
+    state_on_disk: bool | None = None,
     **settings: Any,
 ) -> Run:
     """Train a federation and evaluate it.
@@ -59,6 +60,8 @@ def fit(
     (``"tensorboard"``, ``"mlflow"``, ``"wandb"``), which write to ``track_dir`` (default: the
     folder ``track`` of the run). ``evaluate_every`` is the number of rounds between evaluations;
     ``evaluate_users`` of the users, drawn once, are evaluated in rounds, and everybody at the end.
+    ``state_on_disk`` keeps devices' private state in mapped files: always (True), never (False), or
+    what does not fit into half of the available memory (default).
     """
     given = data if isinstance(data, Interactions | Split) else load(data)
     spec = _spec(method, given, protocol, seeds, ldp, settings, k)
@@ -75,6 +78,7 @@ def fit(
             on_round=_both(shown, on_round),
             track=kinds,
             track_dir=None if track_dir is None else Path(track_dir),
+            state_on_disk=state_on_disk,
         )
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from unskew.engine import Checkpoints, Federation, State, model_checksum
-from unskew.files import named_tensors, read_tensors, write_tensors
 from unskew.methods import create
 from unskew.types import Split, UnskewError
 
@@ -68,15 +68,39 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     assert contents(resumed) == uninterrupted[ROUNDS]
 
 
-def test_only_the_last_and_the_best_round_are_kept(tmp_path: Path, tiny_split: Split) -> None:
+def listed(manifest: Path) -> set[str]:
+    """The files that a checkpoint consists of."""
+    return {manifest.name, *json.loads(manifest.read_text())["files"]}
+
+
+def test_only_the_last_two_checkpoints_are_kept(tmp_path: Path, tiny_split: Split) -> None:
     federation = federation_of(tiny_split)
     assert Checkpoints(tmp_path).load(federation) is None
     state = federation.start()
     for _ in range(ROUNDS):
         federation.step(state)
         Checkpoints(tmp_path).save(state)
-    names = {f"round-{state.round:06d}", f"round-{state.best_round:06d}"}
-    assert {path.name for path in tmp_path.iterdir()} == {*names, "current.json"}
+    files = listed(tmp_path / "current.json") | listed(tmp_path / "previous.json")
+    assert {path.name for path in tmp_path.iterdir()} == files
+
+
+def test_a_checkpoint_costs_what_has_changed(tmp_path: Path, small_split: Split) -> None:
+    """With a hundredth of the users in a round, hardly anything is written anew; what is written
+    again when old blocks are merged stays within a few times of what has changed."""
+    federation = federation_of(small_split, participation=0.01)
+    state, written, sizes = federation.start(), list[int](), dict[str, int]()
+    for _ in range(60):
+        federation.step(state)
+        Checkpoints(tmp_path).save(state)
+        now = {path.name: path.stat().st_size for path in tmp_path.glob("*.safetensors")}
+        written.append(sum(now[name] for name in now.keys() - sizes.keys() if "server" not in name))
+        sizes = now
+    table = federation.split.n_items * 4 * 4
+    assert max(written[1:]) < written[0] + 2 * table
+    assert sum(written[1:]) / 59 < 0.5 * written[0] + 2 * table
+    loaded = Checkpoints(tmp_path).load(federation)
+    assert loaded is not None
+    assert contents(loaded) == contents(state)
 
 
 class Crash(BaseException):
@@ -221,14 +245,20 @@ def test_a_whole_run_calls_saves_and_resumes(
     assert not calls
 
 
+class OldServer(NamedTuple):
+    """State of pFedGraph's server in an older version."""
+
+    Q: Any
+    users: Any
+    entries: Any
+
+
 def test_a_checkpoint_of_an_older_version_says_so(tmp_path: Path, tiny_split: Split) -> None:
-    """pFedGraph's server had ``entries`` and ``scale`` where it now has ``aggregates``."""
+    """pFedGraph's server had ``entries`` where it now has ``aggregates``."""
     federation = Federation(create("pfedgraph", dim=4, local_epochs=1), tiny_split, seed=0)
-    federation.run(1, checkpoints=Checkpoints(tmp_path))
-    (path,) = tmp_path.glob("round-*/server.safetensors")
-    arrays = read_tensors(path, "unskew-server", 1)
-    arrays["entries"] = arrays.pop("aggregates")
-    write_tensors(path, named_tensors(arrays), "unskew-server", 1)
-    words = r"older version of unskew, before pfedgraph had 'aggregates'; train again"
+    state = federation.run(1)
+    state.server = OldServer(*state.server)
+    Checkpoints(tmp_path).save(state)
+    words = r"older version of unskew, before pfedgraph had 'server.aggregates'; train again"
     with pytest.raises(UnskewError, match=words):
         Checkpoints(tmp_path).load(federation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -160,7 +161,7 @@ def test_runs_become_a_page_with_a_client(tmp_path: Path, demo_data: Interaction
     assert "Client <strong>user-0005</strong> of demo, chosen by name" in out.read_text()
     with pytest.raises(UnskewError, match="leave out --client"):
         write_report(folders, out, client="nobody")
-    (folders[0] / "seed-0" / "state" / "current.json").unlink()
+    shutil.rmtree(folders[0] / "seed-0" / "state")
     write_report(folders, out)
     assert out.read_text().count('<figure class="picks">') == 1
 

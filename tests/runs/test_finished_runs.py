@@ -80,14 +80,14 @@ def test_an_opened_run_is_the_object_that_training_gave(finished, folder):
         opened.recommender(1)
 
 
-def test_an_unfinished_run_says_how_to_end_it(finished, tmp_path):
-    import shutil
+def test_an_unfinished_run_says_how_to_end_it(tiny_interactions, tmp_path):
+    def stop(seed, row, rounds):
+        raise KeyboardInterrupt
 
-    copy = tmp_path / "stopped"
-    shutil.copytree(finished.folder, copy)
-    (copy / "result.json").unlink()
-    with pytest.raises(UnskewError, match="is not finished"):
-        unskew.open_run(copy)
+    with pytest.raises(KeyboardInterrupt):
+        unskew.fit("fedmf", tiny_interactions, out=tmp_path / "run", on_round=stop, **SETTINGS)
+    with pytest.raises(UnskewError, match=r"is not finished; `unskew resume .*run` ends it"):
+        unskew.open_run(tmp_path / "run")
 
 
 def test_a_chart_shows_every_round(finished):

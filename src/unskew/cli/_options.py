@@ -61,6 +61,13 @@ EvaluateUsers = Annotated[
     int | None,
     Option(help="Users evaluated between rounds, drawn once; at the end everybody is.", min=1),
 ]
+StateOnDisk = Annotated[
+    bool | None,
+    Option(
+        "--state-on-disk/--state-in-memory",
+        help="Where devices' private state is kept; default: on disk what does not fit.",
+    ),
+]
 K = Annotated[int, Option("-k", help="How many items to recommend.", min=1)]
 """The option ``-k`` of commands that recommend items."""
 Rows = Annotated[Path | None, Option(help="JSON lines to add the rows to.")]

@@ -16,7 +16,7 @@ from unskew.cli._output import (
     stderr,
     stdout,
 )
-from unskew.files import write_atomically, write_text
+from unskew.files import write_text
 from unskew.methods import describe_methods
 from unskew.paper import published_figures, report_contents
 from unskew.report import Client, Extras, FinishedRun, render
@@ -28,6 +28,7 @@ from unskew.runs import (
     read_result,
     read_rounds,
     write_rankings,
+    write_recommendations,
 )
 from unskew.runs import compare as compare_runs
 from unskew.types import UnskewError
@@ -92,12 +93,11 @@ def recommend(
             stdout.print(f"Ranked lists are in {out}, the test items in {qrels}.")
         return
     if all_ and out is not None:
-        table = recommender.recommend_all(k)
-        write_atomically(out, table.write_parquet if out.suffix == ".parquet" else table.write_csv)
+        rows = write_recommendations(recommender, out, k)
         if json:
-            print_json({"run": str(folder), "out": str(out), "rows": len(table), "k": k})
+            print_json({"run": str(folder), "out": str(out), "rows": rows, "k": k})
         else:
-            stdout.print(f"{len(table):,} recommendations for all users are in {out}.")
+            stdout.print(f"{rows:,} recommendations for all users are in {out}.")
         return
     if user is not None:
         found = recommender.recommend(user, k)

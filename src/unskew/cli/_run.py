@@ -82,6 +82,7 @@ def run(
     track: opt.Track = None,
     track_dir: opt.TrackDir = None,
     data_dir: opt.DataDir = None,
+    state_on_disk: opt.StateOnDisk = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
@@ -89,8 +90,9 @@ def run(
     spec = opt.run_spec(context)
     command = shlex.join(["unskew", *sys.argv[1:]])
     folder = out or _fresh_folder(spec)
-    tracked: dict[str, Any] = {"track": track or (), "track_dir": track_dir}
-    _show(run_with_progress(spec, folder, data_dir, threads, command, **tracked), json)
+    options: dict[str, Any] = {"track": track or (), "track_dir": track_dir}
+    options["state_on_disk"] = state_on_disk
+    _show(run_with_progress(spec, folder, data_dir, threads, command, **options), json)
 
 
 def resume(
@@ -99,13 +101,15 @@ def resume(
     track: opt.Track = None,
     track_dir: opt.TrackDir = None,
     data_dir: opt.DataDir = None,
+    state_on_disk: opt.StateOnDisk = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
     """Resume a stopped run. The result is bit-identical to an uninterrupted one."""
     spec, command = read_spec(folder, method)
-    tracked: dict[str, Any] = {"track": track or (), "track_dir": track_dir}
-    _show(run_with_progress(spec, folder, data_dir, threads, command, resume=True, **tracked), json)
+    options: dict[str, Any] = {"track": track or (), "track_dir": track_dir}
+    options["state_on_disk"] = state_on_disk
+    _show(run_with_progress(spec, folder, data_dir, threads, command, resume=True, **options), json)
 
 
 def run_with_progress(
@@ -116,11 +120,11 @@ def run_with_progress(
     command: str,
     *,
     resume: bool = False,
-    **tracked: Any,
+    **options: Any,
 ) -> Run:
     """Train the run that ``spec`` describes. Shows progress, a warning if training diverged, and
-    after an interruption the command that resumes. ``tracked`` are the options ``track`` and
-    ``track_dir`` for experiment trackers."""
+    after an interruption the command that resumes. ``options`` are ``track`` and ``track_dir`` for
+    experiment trackers, and ``state_on_disk``."""
     set_threads(threads)
     interactions = load_data(spec, data_dir)
     label = f"{short_name(spec.method)} on {Path(spec.data).name}, {spec.protocol}"
@@ -133,7 +137,7 @@ def run_with_progress(
                 resume=resume,
                 on_round=progress,
                 command=command,
-                **tracked,
+                **options,
             )
     except KeyboardInterrupt:
         again = ["unskew", "resume", str(folder), *opt.method_option(spec)]

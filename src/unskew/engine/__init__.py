@@ -18,11 +18,13 @@ from unskew.engine.federation import (
     draw_cohort,
     return_freed,
 )
+from unskew.engine.memory import STATE_SHARE
 from unskew.engine.recommender import Recommender, newcomer_scores
 from unskew.engine.scoreboard import Scoreboard
 
 __all__ = [
     "MAX_CHUNK_CLIENTS",
+    "STATE_SHARE",
     "Checkpoints",
     "Devices",
     "Executor",

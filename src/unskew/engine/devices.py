@@ -1,83 +1,67 @@
-"""A compact store of the private state of all devices, read and written one chunk at a time.
+"""The devices of all users: their private states, and the downloads that they received last.
 
-A dense field (a vector per user) is one array with the user axis first. A ragged field (item rows,
-a varying number per user) is two arrays per user: item numbers and rows. These are replaced, never
-changed in place, so snapshots share them. A device also has the version number of the download it
+Private states are read and written one chunk at a time. What a snapshot or a checkpoint costs
+depends on what has changed, because both share blocks of states (see `states.py`). States that do
+not fit in memory can be kept on disk. A device also has the version number of the download it
 received last. A download is stored as long as it is the last one of some device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.files import Tensor
+from unskew.engine.blocks import Disk, StateFile, StateFolder
+from unskew.engine.states import States
+from unskew.files import Tensor, named_tensors
 from unskew.ragged import indptr_from_counts
-from unskew.types import Int32, Int64, Rows
+from unskew.types import Int64, Rows
+
+
+class SavedDevices(NamedTuple):
+    """The files of all devices: of the blocks of states, in order, and of downloads, by version."""
+
+    blocks: list[StateFile]
+    downloads: dict[int, StateFile]
 
 
 class Devices:
     """Store of the private state of all devices of the federation."""
 
-    def __init__(self, private: Any, download: Any) -> None:
-        self._kind = type(private)
-        self._dense: dict[str, NDArray[Any]] = {}
-        self._ragged: dict[str, tuple[list[NDArray[Any]], list[NDArray[Any]]]] = {}
-        for name, leaf in zip(private._fields, private, strict=True):
-            if isinstance(leaf, Rows):
-                cuts = leaf.indptr[1:-1]
-                self._ragged[name] = (np.split(leaf.items, cuts), np.split(leaf.values, cuts))
-            else:
-                self._dense[name] = leaf.copy()
+    def __init__(self, private: Any, download: Any, disk: Disk | None = None) -> None:
+        """``private`` is the state of all users. What of it does not fit in memory goes to
+        ``disk``."""
         first = private[0]
-        self.n_users = len(first.indptr) - 1 if isinstance(first, Rows) else len(first)
-        self._all: dict[int, Int32] = {}
-        self.version = np.zeros(self.n_users, np.int64)
-        self.downloads: dict[int, Any] = {0: download}
+        n_users = len(first.indptr) - 1 if isinstance(first, Rows) else len(first)
+        self._fill(States(private, n_users), np.zeros(n_users, np.int64), {0: download})
+        self.keep_within(disk)
+        self.put(np.arange(n_users), private, 0)
+
+    def _fill(self, states: States, version: Int64, downloads: dict[int, Any]) -> None:
+        self._states, self.n_users = states, states.n_users
+        self.version, self.downloads = version, downloads
+        # Shared with snapshots:
+        self._files: dict[int, tuple[Any, StateFile]] = {}
+        """Downloads that are in files, by version."""
+        self._sharing: WeakSet[Devices] = WeakSet([self])
 
     def take(self, users: Int64, without: Collection[str] = ()) -> Any:
         """A copy of the private state of ``users``. Item rows of the fields named in ``without``,
         which the caller does not read, are left out."""
-        leaves: dict[str, Any] = {name: array[users] for name, array in self._dense.items()}
-        for name, (items, values) in self._ragged.items():
-            if name in without:
-                leaves[name] = Rows.empty(len(users), values[0].shape[1])
-                continue
-            chosen = [items[user] for user in users]
-            leaves[name] = Rows(
-                indptr_from_counts([len(part) for part in chosen]),
-                np.concatenate(chosen),
-                np.concatenate([values[user] for user in users]),
-            )
-        return self._kind(**leaves)
+        return self._states.take(users, without)
 
-    def put(self, users: Int64, private: Any, version: int) -> None:
+    def put(self, users: Int64, private: Any, version: int | Int64) -> None:
         """Replace the private state of ``users``, whose last download is now number ``version``."""
-        for name, array in self._dense.items():
-            array[users] = getattr(private, name)
-        for name, (items, values) in self._ragged.items():
-            rows: Rows = getattr(private, name)
-            for i, user in enumerate(users):
-                run = slice(rows.indptr[i], rows.indptr[i + 1])
-                if not np.array_equal(items[user], rows.items[run]):
-                    items[user] = self._copy_items(rows.items[run])
-                values[user] = rows.values[run].copy()
+        self._states.put(users, private, np.broadcast_to(version, len(users)))
         self.version[users] = version
-
-    def _copy_items(self, items: Int32) -> Int32:
-        """A copy of a list of item numbers. Lists of the whole catalogue share one copy."""
-        if not len(items) or items[-1] != len(items) - 1:
-            return items.copy()
-        return self._all.setdefault(len(items), items.copy())
 
     def mean_bytes(self) -> float:
         """Mean size of a device's private state, in bytes."""
-        dense = sum(array.nbytes for array in self._dense.values())
-        ragged = sum(part.nbytes for _, values in self._ragged.values() for part in values)
-        return (dense + ragged + 1) / self.n_users
+        return self._states.mean_bytes()
 
     def remember(self, version: int, download: Any) -> None:
         """Store the download that the server is about to send, under its version number."""
@@ -87,29 +71,42 @@ class Devices:
         """Delete the downloads that are not the last one of any device."""
         live = set(np.unique(self.version).tolist())
         self.downloads = {number: held for number, held in self.downloads.items() if number in live}
+        held = {number for devices in self._sharing for number in devices.downloads}
+        for number in self._files.keys() - held:
+            del self._files[number]
 
     def snapshot(self) -> Devices:
-        """A copy of all devices' state; cheap, because item rows are shared and never changed."""
+        """A copy of all devices' state; cheap, because it shares what does not change."""
         copy = object.__new__(Devices)
-        copy._kind, copy.n_users, copy._all = self._kind, self.n_users, self._all
-        copy._dense = {name: array.copy() for name, array in self._dense.items()}
-        copy._ragged = {name: (list(a), list(b)) for name, (a, b) in self._ragged.items()}
-        copy.version, copy.downloads = self.version.copy(), dict(self.downloads)
+        copy._fill(self._states.snapshot(), self.version.copy(), dict(self.downloads))
+        copy._files, copy._sharing = self._files, self._sharing
+        self._sharing.add(copy)
         return copy
 
+    def keep_within(self, disk: Disk | None) -> None:
+        """Move private state to ``disk`` from now on if it does not fit in memory; None: never."""
+        self._states.keep_within(disk)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Number of bytes of private state that were moved to the disk, as memory was full."""
+        return self._states.bytes_on_disk
+
     def tensors(self) -> Iterator[Tensor]:
-        """Yield the state of all devices as named tensors, to be saved or hashed without a copy."""
+        """Yield the state of all devices as named tensors, to be saved or hashed once; states are
+        gathered while a tensor's parts are read."""
         yield Tensor.whole("version", self.version)
-        for name in self._kind._fields:
-            if name in self._dense:
-                yield Tensor.whole(name, self._dense[name])
+        for name, leaf in self._states.take(np.zeros(0, np.int64))._asdict().items():
+            if not isinstance(leaf, Rows):
+                shape = (self.n_users, *leaf.shape[1:])
+                yield Tensor(name, leaf.dtype, shape, self._states.column(name))
                 continue
-            items, values = self._ragged[name]
-            indptr = indptr_from_counts([len(part) for part in items])
+            indptr = indptr_from_counts(self._states.entries(name))
             yield Tensor.whole(f"{name}.indptr", indptr)
-            yield Tensor(f"{name}.items", np.dtype(np.int32), (int(indptr[-1]),), items)
-            shape = (int(indptr[-1]), *values[0].shape[1:])
-            yield Tensor(f"{name}.values", np.dtype(np.float32), shape, values)
+            for part, array in (("items", leaf.items), ("values", leaf.values)):
+                shape = (int(indptr[-1]), *array.shape[1:])
+                column = self._states.column(f"{name}.{part}")
+                yield Tensor(f"{name}.{part}", array.dtype, shape, column)
         for version, download in sorted(self.downloads.items()):
             for field, array in zip(download._fields, download, strict=True):
                 yield Tensor.whole(f"download.{version}.{field}", array)
@@ -127,11 +124,43 @@ class Devices:
                 leaves[name] = Rows(*(named[f"{name}.{part}"] for part in Rows._fields))
             else:
                 leaves[name] = named[name]
-        devices = Devices(type(private)(**leaves), download)
-        devices.version = named["version"].copy()
         versions = {int(n.split(".")[1]) for n in named if n.startswith("download.")}
-        devices.downloads = {
+        downloads = {
             v: type(download)(*(named[f"download.{v}.{field}"] for field in download._fields))
             for v in versions
         }
+        devices, n_users = object.__new__(Devices), len(named["version"])
+        devices._fill(States(private, n_users), np.zeros(n_users, np.int64), downloads)
+        devices.put(np.arange(n_users), type(private)(**leaves), named["version"])
+        return devices
+
+    def save(self, folder: StateFolder) -> SavedDevices:
+        """Write what is not in files of this folder yet; returns all files of the devices."""
+        for version, download in self.downloads.items():
+            known, file = self._files.get(version, (None, None))
+            if file is None or known is not download or file.folder != folder.path:
+                written = folder.write("download", named_tensors(download._asdict()))
+                self._files[version] = download, written
+        downloads = {version: self._files[version][1] for version in self.downloads}
+        return SavedDevices(self._states.save(folder), downloads)
+
+    @staticmethod
+    def load(
+        saved: SavedDevices, n_users: int, private: Any, download: Any, like: Devices | None = None
+    ) -> Devices:
+        """Read what ``save`` wrote; ``private`` and ``download`` only give types. Files that the
+        devices ``like`` have, too, are read once and shared with them."""
+        sharing = None if like is None else like._states
+        states, version = States.load(saved.blocks, private, n_users, sharing)
+        devices = object.__new__(Devices)
+        devices._fill(states, version, {})
+        if like is not None:
+            devices._files, devices._sharing = like._files, like._sharing
+            devices._sharing.add(devices)
+        for number, file in saved.downloads.items():
+            if devices._files.get(number, (None, None))[1] != file:
+                arrays = file.read()
+                leaves = (arrays[field] for field in download._fields)
+                devices._files[number] = type(download)(*leaves), file
+            devices.downloads[number] = devices._files[number][0]
         return devices

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unskew.engine.blocks import StateFolder
 from unskew.engine.contract import CheckedMethod
 from unskew.engine.devices import Devices
 from unskew.engine.evaluate import evaluate
@@ -22,6 +23,7 @@ from unskew.engine.executor import (
     batches,
     train_chunk,
 )
+from unskew.engine.memory import check_memory, disk_for_state, memory_errors_explained
 from unskew.engine.scoreboard import Scoreboard
 from unskew.kernels import ExactSum, add_uploads, get_threads
 from unskew.ragged import indptr_from_counts, positions, select
@@ -78,6 +80,7 @@ class Federation:
         executor: Executor | None = None,
         evaluate_every: int = 1,
         evaluate_users: int | None = None,
+        state_on_disk: bool | None = None,
     ) -> None:
         """``chunk`` is the maximum number of clients per chunk. ``transform`` is applied to uploads
         before they are sent. ``executor`` trains the chunks; default: one worker per thread, or a
@@ -88,7 +91,7 @@ class Federation:
         self.method, self.split, self.seed = method, split, seed
         self._chunk, self._transform, self._executor = chunk, transform, executor
         self._evaluate_every, self._counted = evaluate_every, self._draw_counted(evaluate_users)
-        self._checked = False
+        self._checked, self._state_on_disk = False, state_on_disk
         self._needs = frozenset(getattr(method, "needs", ()))
         self._ages = split.train_ages if method.uses_ages else None
         if "item_features" in self._needs:
@@ -110,28 +113,36 @@ class Federation:
         metrics, seconds, bytes). Entries that it adds to the row are saved in the checkpoint.
         """
         last = self.method.config.rounds if rounds is None else rounds
-        if state is None and checkpoints is not None:
-            state = checkpoints.load(self)
-        if state is None:
-            state = self.start()
-        while state.round < last:
-            if before_round is not None:
-                before_round(state)
-            row = self.step(state, last)
-            if state.round >= last:
-                self._evaluate_everybody(state)
-            if on_round is not None:
-                on_round(state, row)
-            if checkpoints is not None:
-                checkpoints.after_round(state, final=state.round >= last)
+        with memory_errors_explained(self.method, self.split):
+            if state is None and checkpoints is not None:
+                state = checkpoints.load(self)
+                if state is not None:
+                    disk = disk_for_state(checkpoints.folder, self._state_on_disk)
+                    state.devices.keep_within(disk)
+            if state is None:
+                state = self.start(None if checkpoints is None else checkpoints.folder)
+            while state.round < last:
+                if before_round is not None:
+                    before_round(state)
+                row = self.step(state, last)
+                if state.round >= last:
+                    self._evaluate_everybody(state)
+                if on_round is not None:
+                    on_round(state, row)
+                if checkpoints is not None:
+                    checkpoints.after_round(state, final=state.round >= last)
         return state
 
-    def start(self) -> State:
-        """State before the first round: all clients have the initial model."""
+    def start(self, folder: StateFolder | None = None) -> State:
+        """State before the first round: all clients have the initial model. ``folder`` is for
+        private state that is kept on disk (default: a temporary one)."""
+        on_disk = bool(self._state_on_disk)
+        check_memory(self.method, self.split, self.seed, state_on_disk=on_disk)
         checked = CheckedMethod(self.method)
         server, private = checked.init(self.split.n_users, self.split.n_items, self.seed)
         download = self.method.retained_download(self.method.download(server))
-        devices, board = Devices(private, download), Scoreboard(self.split)
+        disk = disk_for_state(folder, self._state_on_disk)
+        devices, board = Devices(private, download, disk), Scoreboard(self.split)
         state = State(0, server, devices, board, 0, devices, board)
         self._evaluate(state)
         state.best_devices, state.best_scoreboard = devices.snapshot(), board.snapshot()
@@ -168,6 +179,8 @@ class Federation:
             best_so_far = state.rows[state.best_round - 1]["validation"]["ndcg@10"]
         if evaluated and not row["validation"]["ndcg@10"] <= best_so_far:  # also if it is NaN
             state.best_round = state.round
+            # The old best first: what only it shares with the devices can then be cleaned up.
+            state.best_devices, state.best_scoreboard = devices, board
             state.best_devices, state.best_scoreboard = devices.snapshot(), board.snapshot()
         state.rows.append(row)
         return row

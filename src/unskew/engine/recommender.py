@@ -40,6 +40,10 @@ class Recommender:
         for users in batches(np.arange(self.split.n_users)):
             yield self._table(users, k)
 
+    def no_rows(self) -> pl.DataFrame:
+        """The table of `tables` without rows."""
+        return self._table(np.zeros(0, np.int64), 1)
+
     def fold_in(
         self,
         items: Sequence[str | int],

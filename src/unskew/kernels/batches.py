@@ -62,9 +62,12 @@ class Training(NamedTuple):
         return each client's mean loss."""
         users, seed, round = self.cohort.users, self.cohort.seed, self.cohort.round
         name, losses = (users, seed, round, int(self.purpose)), np.zeros(len(users))
+        # Kernels have arrays of this size, and a batch has no more samples than its client.
+        largest = max(1, int(self.samples.counts().max(initial=0)))
+        schedule = self.schedule._replace(batch=min(self.schedule.batch, largest))
 
         def train(block: Int64) -> None:
-            clients = Clients(block, *name, self.samples, self.schedule, losses)
+            clients = Clients(block, *name, self.samples, schedule, losses)
             kernel(clients, *arrays_and_rates)
 
         for_each_block(self.samples.counts() * self.samples.touched.counts(), train)

@@ -21,10 +21,16 @@ from unskew.kernels import (
 )
 from unskew.rng import Purpose, generator
 from unskew.settings import Settings, setting
-from unskew.types import Cohort, Float32, Float64, Method, Rows, Upload, UploadSum
+from unskew.types import Cohort, Float32, Float64, Int64, Method, Rows, Upload, UploadSum
 
 FOLD_IN_PASSES = 20
 """Number of training passes for a user who joins after training; each draws new negatives."""
+
+
+SAMPLE_BYTES = 12
+"""Bytes of a training sample: its item, its label, and its place among the sampled items."""
+TRAINED_COPIES = 4
+"""Number of arrays with a row for each sampled item that are in memory while clients train."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,14 @@ class TrainingConfig(Settings):
         """Draw the training samples of the cohort (the clients of a round); returns them with the
         training schedule."""
         return Training(cohort, draw_samples(cohort, self.negatives), self.schedule, purpose)
+
+    def training_bytes(self, positives: Int64, n_items: int) -> Float64:
+        """Estimated memory for a round's training of clients with so many positives: their samples,
+        and the rows of the sampled items as downloaded, trained and uploaded."""
+        samples = positives * (1.0 + min(self.negatives, n_items))
+        touched = np.minimum(samples, n_items)
+        size: Float64 = samples * SAMPLE_BYTES + touched * (4.0 * self.dim * TRAINED_COPIES)
+        return size
 
     def trains_alone(self, round: int) -> bool:
         """True if clients start this round from their local item embeddings, not the server's."""

@@ -3,8 +3,9 @@
 from unskew.engine import Recommender
 from unskew.runs.comparison import Comparison, compare
 from unskew.runs.finished import Run, open_run
+from unskew.runs.folder import read_header
 from unskew.runs.grid import Sweep, sweep
-from unskew.runs.rankings import RankingFormat, write_rankings
+from unskew.runs.rankings import RankingFormat, write_rankings, write_recommendations
 from unskew.runs.results import (
     Result,
     SeedOutcome,
@@ -26,7 +27,6 @@ from unskew.runs.saved import (
     ClientView,
     client_view,
     open_recommender,
-    read_header,
     read_result,
     read_rounds,
     read_spec,
@@ -69,4 +69,5 @@ __all__ = [
     "summarise",
     "sweep",
     "write_rankings",
+    "write_recommendations",
 ]

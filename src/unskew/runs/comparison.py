@@ -12,8 +12,9 @@ import polars as pl
 from unskew.display import MISSING, Cell, Column, Table, to_latex, to_markdown, to_plain_html
 from unskew.evaluation import PairedTest, holm, paired_test
 from unskew.runs.finished import Run
+from unskew.runs.folder import read_header, split_checksum
 from unskew.runs.results import Result, distinct_labels, metric_label
-from unskew.runs.saved import read_header, read_result, read_users, split_checksum
+from unskew.runs.saved import read_result, read_users
 from unskew.types import UnskewError
 
 MAIN_METRICS = ("hr@10", "ndcg@10")

@@ -11,6 +11,7 @@ import numpy as np
 
 from unskew.engine import (
     MAX_CHUNK_CLIENTS,
+    STATE_SHARE,
     Checkpoints,
     Federation,
     Recommender,
@@ -27,8 +28,8 @@ from unskew.privacy import (
     privacy_report,
 )
 from unskew.runs.finished import Run, combined_result
+from unskew.runs.folder import checkpoints_of, open_folder, write_result, write_seed
 from unskew.runs.results import seed_outcome
-from unskew.runs.saved import open_folder, write_result, write_user_metrics
 from unskew.runs.spec import RunSpec
 from unskew.runs.tracking import Tracking
 from unskew.types import Interactions, Method, Model, Split
@@ -48,19 +49,21 @@ def run(
     command: str = "",
     chunk: int = MAX_CHUNK_CLIENTS,
     metrics: Mapping[str, OwnMetric] | None = None,
+    state_on_disk: bool | None = None,
 ) -> Run:
     """Train and evaluate every seed. With ``out``, save results and checkpoints in this folder.
 
     With ``resume``, continue the run in ``out``. The result is bit-identical to that of a run that
     was never stopped. ``tracking`` sends every round to experiment trackers. ``command`` is
     the command line to record in the result. ``chunk`` is the number of clients trained at a time.
-    ``metrics`` are custom metrics: functions by name.
+    ``metrics`` are custom metrics: functions by name. ``state_on_disk`` says whether devices'
+    private state is kept in mapped files; by default, what of it does not fit in memory.
     """
     split = data if isinstance(data, Split) else prepare(data, spec.evaluation)
     split = _note_missing_refresh(split, spec.build())
     if out is not None:
         open_folder(out, spec, split, resume, command)
-    outcomes, recommenders, accounts = [], {}, []
+    outcomes, recommenders, accounts, notes = [], {}, [], list[str]()
     mechanism = noise_mechanism(spec, split)
     for seed in spec.seeds:
         transform = private_uploads(spec, split, mechanism)
@@ -72,19 +75,22 @@ def run(
             transform=transform,
             evaluate_every=spec.evaluate_every,
             evaluate_users=spec.evaluate_users,
+            state_on_disk=state_on_disk,
         )
-        folder = None if out is None else out / f"seed-{seed}"
-        state = _train(federation, folder, on_round, transform, tracking)
+        checkpoints = None if out is None else checkpoints_of(out, seed)
+        state = _train(federation, checkpoints, on_round, transform, tracking)
+        notes += _notes_on_state(state, checkpoints, state_on_disk)
         outcomes.append(seed_outcome(seed, state, split, spec.cutoffs, metrics or {}))
         if mechanism is not None:
             accounts.append(privacy_account(spec, mechanism, federation, state.rows))
-        if folder is None:
+        if out is None:
             recommenders[seed] = Recommender(federation.method, split, state.best_devices, seed)
         else:
-            write_user_metrics(folder, split, outcomes[-1])
+            write_seed(out, seed, split, outcomes[-1])
         # The models of a saved run leave memory: many seeds need no more of it than one.
         del state
         return_freed()
+    split = replace(split, notes=(*split.notes, *notes))
     result = combined_result(spec, split, outcomes, accounts, out, command)
     if out is not None:
         write_result(out, result)
@@ -102,7 +108,7 @@ def _note_missing_refresh(split: Split, method: Method) -> Split:
 
 def _train(
     federation: Federation,
-    folder: Path | None,
+    checkpoints: Checkpoints | None,
     on_round: OnRound | None,
     transform: PrivateUploads | None,
     tracking: Tracking | None,
@@ -113,18 +119,31 @@ def _train(
         if transform is not None:
             # In the round's row, so that a resumed run's account covers all rounds.
             row["ldp"] = transform.round_figures()
-        if folder is not None:
-            write_json_lines(folder / "rounds.jsonl", state.rows)
+        if checkpoints is not None:
+            write_json_lines(checkpoints.folder.path.parent / "rounds.jsonl", state.rows)
         if tracking is not None:
             tracking.rounds(federation.seed, state.rows)
         if on_round is not None:
             on_round(federation.seed, row, rounds)
 
-    checkpoints = None if folder is None else Checkpoints(folder / "state")
     state = federation.run(checkpoints=checkpoints, on_round=after_round)
     if tracking is not None:  # a seed that was trained before a run is resumed
         tracking.rounds(federation.seed, state.rows)
     return state
+
+
+def _notes_on_state(
+    state: State, checkpoints: Checkpoints | None, state_on_disk: bool | None
+) -> list[str]:
+    """What the user should know: checkpoints that were damaged, and state that went to the disk by
+    itself."""
+    notes = [checkpoints.damage] if checkpoints is not None and checkpoints.damage else []
+    if state_on_disk is None and state.devices.bytes_on_disk:
+        notes.append(
+            f"private state larger than {STATE_SHARE:.0%} of the available memory was kept on disk "
+            f"({state.devices.bytes_on_disk / 2**30:.3g} GB written)"
+        )
+    return notes
 
 
 def noise_mechanism(spec: RunSpec, split: Split) -> Mechanism | None:

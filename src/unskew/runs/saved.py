@@ -1,16 +1,11 @@
-"""Run folders: written during training, read later to resume, compare, report or recommend.
+"""Read a run's folder (see `folder.py`) to resume, compare, report or recommend.
 
-A folder holds ``run.json`` (the specification), ``items.parquet`` and ``users.parquet`` (labels,
-titles, and every user's items), ``result.json`` once the run has ended, and for each seed
-``seed-N/`` with the checkpoint, ``rounds.jsonl``, per-user metrics in ``users.parquet`` and the
-ranks of all test items in ``ranks.parquet``.
-Recommending from a folder does not need the training set.
+Files are read only if they are as they were written. Recommending from a folder does not need the
+training set.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,94 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from unskew.engine import Checkpoints, Federation, Recommender
-from unskew.files import read_json, read_json_lines, write_atomically, write_json
+from unskew.engine import Federation, Recommender
+from unskew.files import read_json, read_json_lines
 from unskew.methods import METHODS, admit_method
-from unskew.ragged import indptr_from_counts, owners, select
-from unskew.runs.results import Result, SeedOutcome, Summary, versions
+from unskew.ragged import indptr_from_counts, select
+from unskew.runs.folder import RESULT_FORMAT, VERSION, RunFiles, checkpoints_of, read_header
+from unskew.runs.results import Result, SeedOutcome, Summary
 from unskew.runs.spec import RunSpec
 from unskew.types import Float32, Int32, Ragged, Split, UnskewError
 
-RUN_FORMAT, RESULT_FORMAT, VERSION = "unskew-run", "unskew-result", 1
-"""Format names of ``run.json`` and ``result.json``, and the format version of both."""
-
 _USER_KEYS = ("user", "round", "ranking")
 """Key columns of the tables of per-user metrics; every other column is a metric."""
-
-
-def open_folder(out: Path, spec: RunSpec, split: Split, resume: bool, command: str) -> None:
-    """Write the specification, labels and item lists of a run to its folder. Raises an UnskewError
-    if the folder already holds a run or, with ``resume``, a run that was trained on other data."""
-    checksum = split_checksum(split)
-    if (out / "run.json").exists():
-        if not resume:
-            raise UnskewError(
-                f"{out} already holds a run; go on with `unskew resume {out}` or give another "
-                "--out."
-            )
-        if read_header(out)["split_sha256"] != checksum:
-            raise UnskewError(
-                f"{spec.data} is not what the run in {out} was trained on; put the data back as it "
-                "was, or start afresh with `unskew run`."
-            )
-    header = {"format": RUN_FORMAT, "version": VERSION, "command": command, "versions": versions()}
-    write_json(out / "run.json", header | {"spec": spec.to_json(), "split_sha256": checksum})
-    items: dict[str, Any] = {"item": list(split.item_ids)}
-    items["title"] = list(split.titles or split.item_ids)
-    if split.item_features is not None:
-        items["features"] = list(split.item_features)
-    users = [pl.Series("user", split.user_ids, pl.String)]
-    for name in ("train", "seen", "validation", "test"):
-        part: Ragged = getattr(split, name)
-        lists = [part.of(user).tolist() for user in range(split.n_users)]
-        users.append(pl.Series(name, lists, pl.List(pl.Int32)))
-    write_atomically(out / "items.parquet", pl.DataFrame(items).write_parquet)
-    write_atomically(out / "users.parquet", pl.DataFrame(users).write_parquet)
-
-
-def split_checksum(split: Split) -> str:
-    """SHA-256 of a data split: user and item labels, training items in order, held-out items."""
-    digest = hashlib.sha256()
-    for labels in (split.user_ids, split.item_ids):
-        digest.update(json.dumps(list(labels)).encode())
-    for part in (split.train, split.validation, split.test):
-        for numbers in part:
-            digest.update(f"{len(numbers)} ".encode() + numbers.astype("<i8").tobytes())
-    return digest.hexdigest()
-
-
-def write_user_metrics(folder: Path, split: Split, outcome: SeedOutcome) -> None:
-    """Write one seed's metrics of every user, which paired tests need, and the ranks of all test
-    items."""
-    users = list(split.user_ids)
-    frames = [
-        pl.DataFrame({"user": users, **values, "round": round, "ranking": ranking})
-        for (round, ranking), values in outcome.per_user.items()
-    ]
-    write_atomically(folder / "users.parquet", pl.concat(frames).write_parquet)
-    user = pl.Series(users)[owners(split.test.indptr)]
-    item = pl.Series(list(split.item_ids))[split.test.items]
-    ranks = [
-        pl.DataFrame({"user": user, "item": item, "rank": one, "round": round, "ranking": ranking})
-        for (round, ranking), one in outcome.ranks.items()
-    ]
-    write_atomically(folder / "ranks.parquet", pl.concat(ranks).write_parquet)
-
-
-def write_result(folder: Path, result: Result) -> None:
-    """Write ``result.json``, which marks the run as finished."""
-    header = {"format": RESULT_FORMAT, "version": VERSION}
-    write_json(folder / "result.json", header | result.to_json())
-
-
-def read_header(folder: Path) -> dict[str, Any]:
-    """Read and check ``run.json`` (specification, command, versions) of a run folder."""
-    header = read_json(folder / "run.json", RUN_FORMAT, VERSION)
-    if not isinstance(header.get("spec"), dict) or "split_sha256" not in header:
-        raise UnskewError(
-            f"{folder / 'run.json'} does not say what was run; restore it or run again."
-        )
-    return header
 
 
 def read_spec(folder: Path, method: Any = None) -> tuple[RunSpec, str]:
@@ -123,35 +41,32 @@ def read_spec(folder: Path, method: Any = None) -> tuple[RunSpec, str]:
 
 def read_seeds(folder: Path) -> list[int]:
     """Read the seeds of a run, without importing its method."""
-    try:
-        return [int(seed) for seed in read_header(folder)["spec"]["seeds"]]
-    except (KeyError, TypeError, ValueError):
-        raise UnskewError(
-            f"{folder / 'run.json'} does not say which seeds were run; restore it or run again."
-        ) from None
+    return [int(seed) for seed in read_header(folder)["spec"]["seeds"]]
 
 
 def read_result(folder: Path) -> Result:
     """Read the results of a finished run."""
     read_header(folder)
-    path = folder / "result.json"
-    if not path.exists():
+    files = RunFiles(folder)
+    if "result.json" not in files.listed():
         raise UnskewError(f"The run in {folder} is not finished; `unskew resume {folder}` ends it.")
-    values = read_json(path, RESULT_FORMAT, VERSION)
+    path = files.check("result.json")
+    values = read_json(path, RESULT_FORMAT, VERSION, sealed=True)
     del values["format"], values["version"]
     return Result.from_json(values, path)
 
 
 def read_rounds(folder: Path) -> dict[int, list[dict[str, Any]]]:
     """Read the records of all rounds (losses, metrics, seconds, bytes), by seed."""
-    seeds = read_seeds(folder)
-    return {seed: read_json_lines(folder / f"seed-{seed}" / "rounds.jsonl") for seed in seeds}
+    seeds, files = read_seeds(folder), RunFiles(folder)
+    return {seed: read_json_lines(files.check(f"seed-{seed}/rounds.jsonl")) for seed in seeds}
 
 
 def read_users(folder: Path, round: str = "best", ranking: str | None = None) -> pl.DataFrame:
     """Read every user's metrics at the "best" or "last" round, averaged over seeds. ``ranking`` is
     "all" (unseen items) or "sampled" (candidates); by default "all" if the run has it."""
-    paths = [folder / f"seed-{seed}" / "users.parquet" for seed in read_seeds(folder)]
+    files = RunFiles(folder)
+    paths = [files.check(f"seed-{seed}/users.parquet") for seed in read_seeds(folder)]
     frames = [_read_frame(path, "user", "round", "ranking") for path in paths]
     main = "all" if "all" in frames[0]["ranking"].unique() else "sampled"
     chosen = (pl.col("round") == round) & (pl.col("ranking") == (ranking or main))
@@ -167,9 +82,10 @@ def read_users(folder: Path, round: str = "best", ranking: str | None = None) ->
 def read_outcomes(folder: Path, result: Result) -> list[SeedOutcome]:
     """Read the results of every seed of a finished run; ``result`` was read from its
     ``result.json``."""
-    rounds, outcomes = read_rounds(folder), []
+    rounds, files, outcomes = read_rounds(folder), RunFiles(folder), []
     for at, seed in enumerate(result.seeds):
-        users = _read_frame(folder / f"seed-{seed}" / "users.parquet", "user", "round", "ranking")
+        path = files.check(f"seed-{seed}/users.parquet")
+        users = _read_frame(path, "user", "round", "ranking")
         metrics = [name for name in users.columns if name not in _USER_KEYS]
         outcomes.append(
             SeedOutcome(
@@ -185,16 +101,14 @@ def read_outcomes(folder: Path, result: Result) -> list[SeedOutcome]:
                     for (round, ranking), of in users.group_by("round", "ranking")
                 },
                 (result.model_sha256_per_seed or [""] * len(result.seeds))[at],
-                _read_ranks(folder / f"seed-{seed}" / "ranks.parquet"),
+                _read_ranks(files.check(f"seed-{seed}/ranks.parquet")),
             )
         )
     return outcomes
 
 
 def _read_ranks(path: Path) -> dict[tuple[str, str], Int32]:
-    """Read the ranks of all test items; runs of older versions have none."""
-    if not path.exists():
-        return {}
+    """Read the ranks of all test items."""
     groups = _read_frame(path, "rank", "round", "ranking").group_by("round", "ranking")
     return {(str(round), str(ranking)): of["rank"].to_numpy() for (round, ranking), of in groups}
 
@@ -216,21 +130,30 @@ def open_recommender(folder: Path, seed: int | None = None, method: Any = None) 
 
 def load_recommender(folder: Path, federation: Federation) -> Recommender:
     """Load the model of the best validation round, for one seed of the run in ``folder``."""
-    state = Checkpoints(folder / f"seed-{federation.seed}" / "state").load(federation)
-    if state is None:
+    checkpoints, files = checkpoints_of(folder, federation.seed), RunFiles(folder)
+    newest = f"seed-{federation.seed}/state/current.json"
+    if checkpoints.folder.path.exists() and newest in files.listed():
+        files.check(newest)
+    try:
+        devices = checkpoints.load_best(federation)
+    except UnskewError as error:
+        raise UnskewError(
+            f"{error} `unskew resume {folder}` goes on from the last whole checkpoint."
+        ) from None
+    if devices is None:
         raise UnskewError(
             f"The run in {folder} has no model yet; `unskew resume {folder}` trains it."
         )
-    return Recommender(federation.method, federation.split, state.best_devices, federation.seed)
+    return Recommender(federation.method, federation.split, devices, federation.seed)
 
 
 def read_split(folder: Path, spec: RunSpec) -> Split:
     """Read the labels, titles and item lists of a saved run. They are enough to recommend."""
-    items = _read_frame(folder / "items.parquet", "item", "title")
-    users = _read_frame(folder / "users.parquet", "user", "seen", "validation", "test")
-    seen, validation, test = (_ragged(users[part]) for part in ("seen", "validation", "test"))
-    # Folders of earlier versions have no column `train`: the training items in order of time.
-    train = _ragged(users["train"]) if "train" in users.columns else seen
+    files = RunFiles(folder)
+    items = _read_frame(files.check("items.parquet"), "item", "title")
+    users = _read_frame(files.check("users.parquet"), "user", "seen", "validation", "test")
+    parts = (_ragged(users[part]) for part in ("train", "seen", "validation", "test"))
+    train, seen, validation, test = parts
     return Split(
         spec.data,
         spec.protocol,
@@ -299,7 +222,7 @@ def client_view(folder: Path, user: str | None = None) -> ClientView | None:
     if read_header(folder)["spec"].get("method") not in METHODS:
         return None
     spec, _ = read_spec(folder)
-    if not (folder / f"seed-{spec.seeds[0]}" / "state" / "current.json").exists():
+    if not (folder / f"seed-{spec.seeds[0]}" / "state").exists():
         return None
     recommender = open_recommender(folder)
     split = recommender.split
