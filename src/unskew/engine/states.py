@@ -84,7 +84,9 @@ class States:
             name: 0 if name.endswith((".items", ".values")) else n_users for name in self._empty
         }
         """Number of rows in use of each column."""
+        self._mapped: set[Block] = set()
         self._mapped_bytes = 0
+        """Mapped blocks that were read since their memory was given back, and how much of them."""
         # Shared with snapshots, as blocks are:
         self._numbers = count()
         self._sharing: WeakSet[States] = WeakSet([self])
@@ -146,7 +148,7 @@ class States:
         copy._start = {name: array.copy() for name, array in self._start.items()}
         copy._count = {name: array.copy() for name, array in self._count.items()}
         copy._length, copy._lock = dict(self._length), threading.Lock()
-        copy._blocks, copy._used = dict(self._blocks), dict(self._used)
+        copy._blocks, copy._used, copy._mapped = dict(self._blocks), dict(self._used), set()
         self._sharing.add(copy)
         return copy
 
@@ -250,9 +252,10 @@ class States:
         for block, rows in zip(blocks, found, strict=True):
             if block.mapped:
                 self._mapped_bytes += max(rows.nbytes, FILE_PAGES)
+                self._mapped.add(block)
         if self._mapped_bytes > MAX_MAPPED_BYTES:
-            self._mapped_bytes = 0
-            for block in list(self._blocks.values()):
+            read, self._mapped, self._mapped_bytes = self._mapped, set(), 0
+            for block in read:
                 block.release()
         return gathered
 

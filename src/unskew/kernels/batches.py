@@ -6,10 +6,9 @@ the client's items. Logits and gradients are stored per item, not per sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 
 from unskew.jit import jit
@@ -18,6 +17,8 @@ from unskew.kernels.parallel import for_each_block
 from unskew.rng import below, stream, value
 from unskew.types import Cohort, Float32, Float64, Int32, Int64, Samples
 
+ENDLESS = 2**62
+"""End of a loop over a client's batches, which ends when there are no more."""
 _DRAWS_AHEAD = 256
 """Number of random numbers that :func:`shuffle` draws before it makes the swaps."""
 
@@ -46,6 +47,8 @@ class Clients(NamedTuple):
     schedule: Schedule
     losses: Float64
     """Output per client: summed loss while a kernel trains, mean loss per sample afterwards."""
+    means: Float64
+    """Scratch per client: mean loss per sample after the epoch before."""
 
 
 class Training(NamedTuple):
@@ -61,13 +64,14 @@ class Training(NamedTuple):
         """Train all clients of the cohort with ``kernel``, which changes the arrays in place, and
         return each client's mean loss."""
         users, seed, round = self.cohort.users, self.cohort.seed, self.cohort.round
-        name, losses = (users, seed, round, int(self.purpose)), np.zeros(len(users))
+        name = users, seed, round, int(self.purpose)
+        losses, means = np.zeros((2, len(users)))
         # Kernels have arrays of this size, and a batch has no more samples than its client.
         largest = max(1, int(self.samples.counts().max(initial=0)))
         schedule = self.schedule._replace(batch=min(self.schedule.batch, largest))
 
         def train(block: Int64) -> None:
-            clients = Clients(block, *name, self.samples, schedule, losses)
+            clients = Clients(block, *name, self.samples, schedule, losses, means)
             kernel(clients, *arrays_and_rates)
 
         for_each_block(self.samples.counts() * self.samples.touched.counts(), train)
@@ -76,7 +80,8 @@ class Training(NamedTuple):
 
 @jit
 def shuffle(order: Int32, n: int, key: np.uint64, counter: int) -> int:
-    """Shuffle the first ``n`` entries of ``order`` (Fisher-Yates); return the next counter.
+    """Shuffle the first ``n`` entries of ``order`` (Fisher-Yates); return the next counter, which
+    is n - 1 more.
 
     Random numbers come from the stream ``key``, from ``counter`` on. They are drawn ahead of the
     swaps, so that hashing does not wait for memory.
@@ -95,27 +100,36 @@ def shuffle(order: Int32, n: int, key: np.uint64, counter: int) -> int:
     return counter
 
 
-@numba.njit(nogil=True, error_model="numpy")
-def shuffled_batches(clients: Clients, c: int) -> Iterator[tuple[int, Int32]]:
-    """Yield (batch number from 1, samples as integers 2 x row + label) of client ``c``, reshuffled
-    in each epoch, until the mean loss changes less than the tolerance. Part of each kernel."""
-    samples, (epochs, batch, tolerance) = clients.samples, clients.schedule
+@jit
+def packed_samples(clients: Clients, c: int) -> Int32:
+    """Samples of client ``c`` as integers 2 x row + label; `next_batch` shuffles them in place."""
+    samples = clients.samples
     low, high = samples.indptr[c], samples.indptr[c + 1]
-    n = high - low
-    order = np.empty(n, np.int32)
-    for i in range(n):
+    order = np.empty(high - low, np.int32)
+    for i in range(high - low):
         order[i] = (samples.row[low + i] << 1) | np.int32(samples.label[low + i])
-    key = stream(clients.seed, clients.round, clients.users[c], clients.purpose)
-    counter, t, mean = 0, 0, 0.0
-    for epoch in range(epochs):
-        counter = shuffle(order, n, key, counter)
-        for first in range(0, n, batch):
-            t += 1
-            yield t, order[first : first + batch]
-        previous, mean = mean, clients.losses[c] / (n * (epoch + 1))
-        if epoch > 0 and abs(mean - previous) / abs(previous + 1e-5) < tolerance:
-            break
-    clients.losses[c] = mean
+    return order
+
+
+@jit
+def next_batch(clients: Clients, c: int, order: Int32, t: int) -> Int32:
+    """Batch number ``t`` (from 1) of client ``c``, whose samples are in ``order``; empty when
+    training ends: after the last epoch, or when the mean loss changes less than the tolerance.
+
+    A function, because a compiled generator never frees its arrays (numba, issue 1807)."""
+    n, (epochs, batch, tolerance) = len(order), clients.schedule
+    per_epoch = (n + batch - 1) // batch
+    epoch, first = (t - 1) // max(per_epoch, 1), (t - 1) % max(per_epoch, 1) * batch
+    if first == 0:
+        previous, mean = clients.means[c], clients.losses[c] / (n * epoch)
+        clients.means[c] = mean
+        settled = epoch > 1 and abs(mean - previous) / abs(previous + 1e-5) < tolerance
+        if n == 0 or epoch == epochs or settled:
+            clients.losses[c] = mean
+            return order[:0]
+        key = stream(clients.seed, clients.round, clients.users[c], clients.purpose)
+        shuffle(order, n, key, epoch * (n - 1))
+    return order[first : first + batch]
 
 
 @jit

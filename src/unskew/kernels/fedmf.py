@@ -13,7 +13,14 @@ import numpy as np
 from unskew.jit import jit
 from unskew.kernels.adam import adam_step, corrections
 from unskew.kernels.arithmetic import batch_arrays, columns_of, score_columns, store_columns
-from unskew.kernels.batches import Clients, batch_gradient, client_rows, shuffled_batches
+from unskew.kernels.batches import (
+    ENDLESS,
+    Clients,
+    batch_gradient,
+    client_rows,
+    next_batch,
+    packed_samples,
+)
 from unskew.kernels.vectors import inner
 from unskew.types import Bool, Float32, Float64, Ragged, Samples
 
@@ -79,7 +86,11 @@ def train_joint(
             A = columns_of(client_rows(clients, c, target))
             for k in range(D):
                 size += inner(A[k], A[k], n)
-        for t, packed in shuffled_batches(clients, c):
+        order = packed_samples(clients, c)
+        for t in range(1, ENDLESS):
+            packed = next_batch(clients, c, order, t)
+            if not len(packed):
+                break
             score_columns(z, Q, p, n)
             clients.losses[c] += batch_gradient(packed, z, g, batch)
             along, towards = 0.0, 0.0

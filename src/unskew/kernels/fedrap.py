@@ -14,11 +14,13 @@ import numpy as np
 from unskew.jit import jit
 from unskew.kernels.arithmetic import batch_arrays, columns_of, store_columns
 from unskew.kernels.batches import (
+    ENDLESS,
     Clients,
     batch_gradient,
     client_rows,
+    next_batch,
+    packed_samples,
     sample_row,
-    shuffled_batches,
 )
 from unskew.kernels.tables import merge, overlay, score_items
 from unskew.kernels.vectors import inner
@@ -149,7 +151,11 @@ def train_additive(
             # A step of rate 0, for the logits and penalties alone.
             _step_and_score(C[k], D[k], g, m, z, penalty, rates, 0.0, 0.0, 1.0, w[k])
         lr, lr_score, factor = rates.tables, rates.score, 1.0
-        for _, packed in shuffled_batches(clients, client):
+        order = packed_samples(clients, client)
+        for t in range(1, ENDLESS):
+            packed = next_batch(clients, client, order, t)
+            if not len(packed):
+                break
             loss = batch_gradient(packed, z, g, batch)
             for j in range(len(packed)):
                 m[sample_row(packed[j])] += np.float32(1.0)

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.jit import jit
-from unskew.kernels.batches import Clients, client_rows, shuffled_batches
+from unskew.kernels.batches import ENDLESS, Clients, client_rows, next_batch, packed_samples
 from unskew.kernels.parallel import in_parallel, one_blas_thread
 from unskew.kernels.perceptron import client_gradients, layer_buffers
 from unskew.ragged import owners
@@ -68,7 +68,11 @@ def train_anchored(
         p, w = P[c], weights[c]
         q, a = client_rows(clients, c, rows), client_rows(clients, c, anchor)
         g = np.zeros_like(q)
-        for t, packed in shuffled_batches(clients, c):
+        order = packed_samples(clients, c)
+        for t in range(1, ENDLESS):
+            packed = next_batch(clients, c, order, t)
+            if not len(packed):
+                break
             clients.losses[c] += client_gradients(w, p, q, packed, layers, g)
             w -= weight_rate * layers.gw
             p -= user_rate * layers.gp

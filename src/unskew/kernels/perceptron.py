@@ -19,7 +19,14 @@ import numpy as np
 from unskew.jit import jit
 from unskew.kernels.adam import adam_step, corrections
 from unskew.kernels.arithmetic import Batch, batch_arrays, logistic_batch, score_columns
-from unskew.kernels.batches import Clients, client_rows, sample_row, shuffled_batches
+from unskew.kernels.batches import (
+    ENDLESS,
+    Clients,
+    client_rows,
+    next_batch,
+    packed_samples,
+    sample_row,
+)
 from unskew.kernels.parallel import in_parallel
 from unskew.kernels.vectors import inner
 from unskew.types import Float32, Int32, Int64, Rows
@@ -185,7 +192,11 @@ def train_mlp(
         flat_q, flat_g = q.reshape(entries), g.reshape(entries)
         m, v = np.zeros_like(flat_q), np.zeros_like(flat_q)
         mw, vw, mp, vp = np.zeros_like(w), np.zeros_like(w), np.zeros_like(p), np.zeros_like(p)
-        for t, packed in shuffled_batches(clients, c):
+        order = packed_samples(clients, c)
+        for t in range(1, ENDLESS):
+            packed = next_batch(clients, c, order, t)
+            if not len(packed):
+                break
             clients.losses[c] += client_gradients(w, p, q, packed, layers, g)
             scale, unbias = corrections(t)
             adam_step(w, mw, vw, layers.gw, 1.0, size, lr_weights * scale, unbias)

@@ -24,12 +24,14 @@ from unskew.kernels.adam import (
 )
 from unskew.kernels.arithmetic import add_scaled, batch_arrays, columns_of, store_columns
 from unskew.kernels.batches import (
+    ENDLESS,
     Clients,
     batch_gradient,
     client_rows,
+    next_batch,
     packed_loss,
+    packed_samples,
     sample_row,
-    shuffled_batches,
 )
 from unskew.kernels.vectors import inner, score_samples, sum_samples
 from unskew.types import Float32
@@ -43,7 +45,11 @@ def train_rows(clients: Clients, P: Float32, rows: Float32, lr: float) -> None:
         p, mine = P[c], client_rows(clients, c, rows)
         floor, weight, mixing = choose_nodes(p)
         state = frozen_user_rows(mine, p, len(floor))
-        for t, packed in shuffled_batches(clients, c):
+        order = packed_samples(clients, c)
+        for t in range(1, ENDLESS):
+            packed = next_batch(clients, c, order, t)
+            if not len(packed):
+                break
             clients.losses[c] += batch_gradient(packed, state.z, state.g, batch)
             frozen_user_step(state, weight, floor, lr, t)
         add_moves(mine, state.moved, mixing)
@@ -73,7 +79,11 @@ def train_low_rank(
         mB, vB = np.zeros(R * D, np.float32), np.zeros(R * D, np.float32)
         mp, vp = np.zeros(D, np.float32), np.zeros(D, np.float32)
         g = np.zeros(len(Q), np.float32)
-        for t, packed in shuffled_batches(clients, c):
+        order = packed_samples(clients, c)
+        for t in range(1, ENDLESS):
+            packed = next_batch(clients, c, order, t)
+            if not len(packed):
+                break
             # p.(q + a B) = p.q + a.(B p): the product A B is never formed. The rows q do not
             # move here, so only those of the batch are read.
             b = len(packed)

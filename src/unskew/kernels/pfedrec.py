@@ -11,11 +11,13 @@ import numpy as np
 from unskew.jit import jit
 from unskew.kernels.arithmetic import Batch, batch_arrays
 from unskew.kernels.batches import (
+    ENDLESS,
     Clients,
     client_rows,
+    next_batch,
     packed_loss,
+    packed_samples,
     sample_row,
-    shuffled_batches,
 )
 from unskew.kernels.vectors import inner
 from unskew.types import Float32, Int32
@@ -45,7 +47,11 @@ def train_score_function(
     score_rate, row_rate = np.float32(lr_score), np.float32(lr_rows)
     for c in clients.block:
         w, q = W[c], client_rows(clients, c, rows)
-        for _, packed in shuffled_batches(clients, c):
+        order = packed_samples(clients, c)
+        for t in range(1, ENDLESS):
+            packed = next_batch(clients, c, order, t)
+            if not len(packed):
+                break
             # dL/dw = sum_j s_j q_j and dL/db = sum_j s_j, with the items before their step.
             _forward(packed, q, w, biases[c], batch)
             gw[:] = np.float32(0.0)
