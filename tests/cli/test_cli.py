@@ -82,12 +82,16 @@ def test_the_run_folder_holds_rows_per_round_and_values_per_user(finished, place
     users = pl.read_parquet(place / "run/seed-1/users.parquet")
     best = users.filter((pl.col("round") == "best") & (pl.col("ranking") == "all"))
     assert best["ndcg@10"].mean() == pytest.approx(finished["metrics"]["ndcg@10"]["values"][1])
-    state = place / "run/seed-1/state/round-000006"
-    assert {f.name for f in state.iterdir()} == {
-        "server.safetensors",
-        "devices.safetensors",
-        "scoreboard.safetensors",
-    }
+    listed = json.loads((place / "run/manifest.json").read_text())["files"]
+    everything = [path for path in (place / "run").rglob("*") if path.is_file()]
+    files = {str(path.relative_to(place / "run")) for path in everything}
+    kept = {name for name in files if "/state/" not in name and not name.startswith("track")}
+    assert {*listed, "manifest.json"} == kept | {f"seed-{n}/state/current.json" for n in (0, 1)}
+    checkpoints = [
+        json.loads(path.read_text()) for path in (place / "run/seed-1/state").glob("*.json")
+    ]
+    held = {name for checkpoint in checkpoints for name in checkpoint["files"]}
+    assert held == {path.name for path in (place / "run/seed-1/state").glob("*.safetensors")}
 
 
 def test_a_config_file_says_the_same_as_options(finished, place):
@@ -243,10 +247,13 @@ def test_bad_input_gets_one_sentence(finished, place, arguments, sentence):
 
 def test_a_damaged_checkpoint_is_named(finished, place):
     unskew("run", "--rounds", 2, "--out", "hurt", cwd=place)
-    path = place / "hurt/seed-0/state/round-000002/devices.safetensors"
-    path.write_bytes(path.read_bytes()[:1000])
+    state = place / "hurt/seed-0/state"
+    name = json.loads((state / "current.json").read_text())["best_files"]["blocks"][-1]
+    (state / name).write_bytes((state / name).read_bytes()[:-1])
     _, stderr = unskew("recommend", "hurt", "--all", "--out", "x.csv", cwd=place, expect=2)
-    assert "devices.safetensors cannot be read" in stderr
+    assert f"{name} has changed since it was written" in stderr
+    assert "`unskew resume hurt` goes on from the last whole checkpoint" in stderr
+    assert not (place / "x.csv").exists()
 
 
 def test_your_own_file_with_mapped_columns(place):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import unskew
 from conftest import cut_down, run_unskew
+from unskew.runs import write_recommendations
 from unskew.types import Interactions
 
 
@@ -44,6 +49,34 @@ def test_a_trec_run_scores_as_the_evaluation_did(tmp_path: Path, finished: unske
     assert len(wanted) == finished.split.n_users
     ours = finished.metrics["ndcg@10"]
     assert sum(gains.values()) / len(wanted) == pytest.approx(ours, abs=1e-9)
+
+
+def test_recommendations_are_written_part_by_part(
+    tmp_path: Path, finished: unskew.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has all parts, although no more than one of them is there at a time."""
+    recommender, alive = finished.recommender(), list[weakref.ref[object]]()
+    wanted = recommender.recommend_all(4)
+
+    class Part(pl.DataFrame):
+        pass
+
+    def tables(k: int) -> Iterator[pl.DataFrame]:
+        for low in range(0, len(wanted), 40):
+            gc.collect()
+            assert sum(part() is not None for part in alive) <= 1
+            part = Part(wanted[low : low + 40])
+            alive.append(weakref.ref(part))
+            yield part
+            del part
+
+    monkeypatch.setattr(recommender, "tables", tables)
+    for name in ("all.csv", "all.parquet"):
+        alive.clear()
+        assert write_recommendations(recommender, tmp_path / name, 4) == len(wanted)
+        assert len(alive) > 3
+    assert pl.read_parquet(tmp_path / "all.parquet").equals(wanted)
+    assert pl.read_csv(tmp_path / "all.csv", schema_overrides=wanted.schema).equals(wanted)
 
 
 def test_a_ranx_run_holds_the_same_lists(tmp_path: Path, finished: unskew.Run) -> None:

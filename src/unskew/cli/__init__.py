@@ -72,6 +72,9 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+    except MemoryError as error:
+        stderr.print(f"unskew: Memory is full ({error}); use smaller settings or fewer data.")
+        sys.exit(2)
     except OSError as error:
         # A file or folder that cannot be read or written.
         where = "" if error.filename is None else f"{error.filename}: "

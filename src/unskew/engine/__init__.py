@@ -19,11 +19,12 @@ from unskew.engine.federation import (
     return_freed,
 )
 from unskew.engine.memory import STATE_SHARE
-from unskew.engine.recommender import Recommender, newcomer_scores
+from unskew.engine.recommender import RECOMMENDATIONS, Recommender, newcomer_scores
 from unskew.engine.scoreboard import Scoreboard
 
 __all__ = [
     "MAX_CHUNK_CLIENTS",
+    "RECOMMENDATIONS",
     "STATE_SHARE",
     "Checkpoints",
     "Devices",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,10 +125,11 @@ class Checkpoints:
             return None
         with self._method_of_old_version(federation):
             manifest = self._read_manifest(self._current)
-            if self._previous.exists():
+            previous: dict[str, Any] = {"last": 0}
+            with suppress(UnskewError):
                 previous = self._read_manifest(self._previous)
-                if previous["last"] > manifest["last"]:  # exchanged
-                    raise changed(self._current)
+            if previous["last"] > manifest["last"]:  # the files were exchanged
+                raise changed(self._current)
             return self._read_part(manifest, "best").devices(federation)
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from unskew.types import Method, Rows, Split, UnskewError
 
 STATE_SHARE = 0.5
 """Share of the available memory above which private state goes to the disk by itself."""
+LARGE_SETTING = 1024
+"""Whole-number settings above this are lowered to it to see how large states are."""
 _MEMINFO, _OWN_GROUP, _GROUPS = (
     Path(path) for path in ("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup")
 )
@@ -65,28 +67,46 @@ def check_memory(method: Method, split: Split, seed: int, *, state_on_disk: bool
     if available is None:
         return
     # Of all users' states there are those that the method makes, and those in the store.
-    copies = 1 if state_on_disk else 2
-    training, training_bytes = 0.0, getattr(method.config, "training_bytes", None)
+    users = split.n_users * (1 if state_on_disk else 2)
+    step = split.n_items // 16
+
+    def states(method: Method, *n_items: int) -> float:
+        """Size of the server's states, old and new, and of all users', from few items."""
+        sizes = zip(*(_state_bytes(method, n, seed) for n in n_items), strict=True)
+        server, private = (_extrapolate(each, n_items[0], split.n_items) for each in sizes)
+        return 2 * server + users * private
+
+    try:
+        need = _extrapolate_settings(method, lambda method: states(method, 2, 4))
+        if need < available and step > 4:  # enough items to see squares of their number
+            need = states(method, step, 2 * step, 3 * step)
+    except MemoryError as error:
+        raise _refusal(method, split, _figure(error), available) from None
+    except Exception:  # a method may need more items than these to start
+        return
+    training_bytes = getattr(method.config, "training_bytes", None)
     if training_bytes is not None:
         clients = min(split.n_users, MAX_CHUNK_CLIENTS)
-        training = clients * float(training_bytes(split.train.counts(), split.n_items).mean())
-    step = split.n_items // 16
-    # A few items first: these no setting makes expensive. Then enough to see squares of items.
-    for numbers in ([2, 4], [step, 2 * step, 3 * step] if step > 4 else []):
-        if not numbers:
-            return
-        try:
-            sizes = [_state_bytes(method, n, seed) for n in numbers]
-        except MemoryError as error:
-            raise _refusal(method, split, _figure(error), available) from None
-        except Exception:  # a method may need more items to start; then nothing is estimated
-            continue
-        server, private = (
-            _extrapolate(each, numbers[0], split.n_items) for each in zip(*sizes, strict=True)
-        )
-        need = 2 * server + copies * split.n_users * private + training
-        if need > available:
-            raise _refusal(method, split, f"about {_size(need)}", available)
+        need += clients * float(training_bytes(split.train.counts(), split.n_items).mean())
+    if need > available:
+        raise _refusal(method, split, f"about {_size(need)}", available)
+
+
+def _extrapolate_settings(method: Method, measure: Callable[[Method], float]) -> float:
+    """What ``measure`` would be for the method, measured with large settings lowered, so that
+    nothing large is made: it is taken to grow in proportion to each."""
+    kind: Any = type(method)
+    config, fields = method.config, dataclasses.fields(method.config)
+    values = {field.name: getattr(config, field.name) for field in fields}
+    large = {n: v for n, v in values.items() if type(v) is int and v > LARGE_SETTING}
+    if not large:
+        return measure(method)
+    config = dataclasses.replace(config, **dict.fromkeys(large, LARGE_SETTING))
+    need = base = measure(kind(config))
+    for name, value in large.items():
+        half = measure(kind(dataclasses.replace(config, **{name: LARGE_SETTING // 2})))
+        need += (base - half) * (value - LARGE_SETTING) / (LARGE_SETTING / 2)
+    return need
 
 
 @contextmanager
@@ -139,4 +159,5 @@ def _refusal(method: Method, split: Split, need: str, available: int | None) -> 
 
 
 def _size(n: float) -> str:
-    return f"{n / 2**30:,.3g} GB" if n >= 2**30 else f"{n / 2**20:,.3g} MB"
+    unit, name = (2**30, "GB") if n >= 2**30 else (2**20, "MB")
+    return f"{n / unit:,.0f} {name}" if n >= 10 * unit else f"{n / unit:.1f} {name}"

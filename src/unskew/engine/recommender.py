@@ -15,6 +15,15 @@ from unskew.evaluation import best_unseen
 from unskew.ragged import select
 from unskew.types import Cohort, Float32, Int64, Method, Ragged, Split, UnskewError
 
+RECOMMENDATIONS = {
+    "user": pl.String,
+    "rank": pl.Int32,
+    "item": pl.String,
+    "title": pl.String,
+    "score": pl.Float32,
+}
+"""Columns of a table of recommendations."""
+
 
 class Recommender:
     """Recommends items with a trained model.
@@ -39,10 +48,6 @@ class Recommender:
         """The parts of the table that ``recommend_all`` returns, some users at a time."""
         for users in batches(np.arange(self.split.n_users)):
             yield self._table(users, k)
-
-    def no_rows(self) -> pl.DataFrame:
-        """The table of `tables` without rows."""
-        return self._table(np.zeros(0, np.int64), 1)
 
     def fold_in(
         self,
@@ -120,7 +125,8 @@ class Recommender:
                 "item": [self.split.item_ids[item] for item in items],
                 "title": [titles[item] for item in items],
                 "score": scores[row, items],
-            }
+            },
+            schema=RECOMMENDATIONS,
         )
 
 

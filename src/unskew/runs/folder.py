@@ -103,7 +103,10 @@ def read_header(folder: Path) -> dict[str, Any]:
     except UnskewError:  # `unskew resume` writes a new manifest; everything else asks for it again
         return header
     if "run.json" in listed and listed["run.json"][1] != file_checksum(folder / "run.json"):
-        raise UnskewError(f"{folder / 'run.json'} is of another run; restore it or run again.")
+        raise UnskewError(
+            f"{folder / 'run.json'} and manifest.json are of different runs; restore the one that "
+            "was replaced, or run again."
+        )
     return header
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from unskew.engine import MAX_CHUNK_CLIENTS, Recommender, batches
+from unskew.engine import MAX_CHUNK_CLIENTS, RECOMMENDATIONS, Recommender, batches
 from unskew.evaluation import top_k
 from unskew.files import write_atomically
 from unskew.types import UnskewError
@@ -43,8 +43,7 @@ def write_recommendations(recommender: Recommender, out: Path, k: int) -> int:
 
     def write_parquet(file: BinaryIO) -> None:
         # Polars asks for the parts one by one; the arguments would ask for some of their rows.
-        schema = recommender.no_rows().schema
-        table = register_io_source(lambda *_: parts(), schema=schema)
+        table = register_io_source(lambda *_: parts(), schema=RECOMMENDATIONS)
         table.sink_parquet(file, row_group_size=ROW_GROUP)
 
     write_atomically(out, write_parquet if out.suffix == ".parquet" else write_csv)
