@@ -123,6 +123,17 @@ def test_what_is_put_comes_back(seed: int, memory_bytes: int | None, tmp_path: P
         np.testing.assert_array_equal(array, arrays[name], name)
 
 
+def test_versions_that_are_set_are_saved(tmp_path: Path) -> None:
+    rng, everyone = np.random.default_rng(0), np.arange(N_USERS)
+    first = random_states(rng, everyone)
+    devices = Devices(first, download(0))
+    devices.downloads = {n: download(n) for n in (3, 4)}
+    devices.version = 3 + everyone % 2
+    loaded = Devices.load(devices.save(StateFolder(tmp_path)), N_USERS, first, download(0))
+    np.testing.assert_array_equal(loaded.version, 3 + everyone % 2)
+    assert by_user(loaded.take(everyone)) == by_user(first)
+
+
 def names(saved: Any) -> list[blocks.StateFile]:
     return [*saved.blocks, *saved.downloads.values()]
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unskew.engine.blocks import Disk, StateFile, StateFolder
+from unskew.engine.executor import MAX_CHUNK_CLIENTS
 from unskew.engine.states import States
 from unskew.files import Tensor, named_tensors
 from unskew.ragged import indptr_from_counts
@@ -43,11 +44,22 @@ class Devices:
 
     def _fill(self, states: States, version: Int64, downloads: dict[int, Any]) -> None:
         self._states, self.n_users = states, states.n_users
-        self.version, self.downloads = version, downloads
+        self._version, self.downloads = version, downloads
         # Shared with snapshots:
         self._files: dict[int, tuple[Any, StateFile]] = {}
         """Downloads that are in files, by version."""
         self._sharing: WeakSet[Devices] = WeakSet([self])
+
+    @property
+    def version(self) -> Int64:
+        """Number of the last download of each device. Change it by ``put``, or as a whole."""
+        return self._version
+
+    @version.setter
+    def version(self, version: Int64) -> None:
+        everyone = np.arange(self.n_users)
+        for users in np.array_split(everyone, max(1, self.n_users // MAX_CHUNK_CLIENTS)):
+            self.put(users, self.take(users), version[users])
 
     def take(self, users: Int64, without: Collection[str] = ()) -> Any:
         """A copy of the private state of ``users``. Item rows of the fields named in ``without``,
@@ -57,7 +69,7 @@ class Devices:
     def put(self, users: Int64, private: Any, version: int | Int64) -> None:
         """Replace the private state of ``users``, whose last download is now number ``version``."""
         self._states.put(users, private, np.broadcast_to(version, len(users)))
-        self.version[users] = version
+        self._version[users] = version
 
     def mean_bytes(self) -> float:
         """Mean size of a device's private state, in bytes."""
