@@ -8,12 +8,13 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import against, machine, sources
-from benchmarks.timing import QUICK, THOROUGH, LeftOut, Row, Setting
+from benchmarks.timing import QUICK, THOROUGH, Effort, LeftOut, Row, Setting
 from unskew import data
 from unskew.types import UnskewError
 
@@ -46,6 +47,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line per row to FILE")
     parser.add_argument("--only", metavar="ROW", help="one row by its name, e.g. torch_fedmf")
     parser.add_argument(
+        "--rows", type=int, default=1_000_000, help="size of the generated file that is read"
+    )
+    parser.add_argument(
         "--against",
         metavar="COMMIT",
         help="only time a round of pfedclr, here and in another commit, in turns",
@@ -55,7 +59,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace) -> None:
-    measures = _chosen_rows(options)
+    measures, made = _chosen_rows(options)
     console = Console()
     described = machine.describe()
     if options.json:
@@ -66,8 +70,17 @@ def _run(options: argparse.Namespace) -> None:
         _say(console, warning)
     effort = QUICK if options.quick else THOROUGH
     rows: list[Row] = []
+
+    def keep(row: Row, arguments: str) -> None:
+        rows.append(row)
+        if options.json:
+            origin = {"machine": described, "command": f"python -m benchmarks {arguments}"}
+            _append(options.json, row.as_json() | origin)
+        if not console.is_terminal:
+            _say(console, row.sentence + (f"; {row.verdict}" if row.verdict else ""))
+
     with console.status("") as status:
-        for name in options.data or sources.DEFAULT:
+        for name in (options.data or sources.DEFAULT) if measures else ():
             status.update(f"reading {name}")
             split = sources.load(name)
             if split is None:
@@ -80,27 +93,32 @@ def _run(options: argparse.Namespace) -> None:
                 except LeftOut as reason:
                     _say(console, str(reason))
                     continue
-                rows.append(row)
-                if options.json:
-                    flag = f"--against {row_name}" if options.against else f"--only {row_name}"
-                    command = f"python -m benchmarks --data {name} {flag}"
-                    origin = {"machine": described, "command": command}
-                    _append(options.json, row.as_json() | origin)
-                if not console.is_terminal:
-                    _say(console, row.sentence + (f"; {row.verdict}" if row.verdict else ""))
+                flag = f"--against {row_name}" if options.against else f"--only {row_name}"
+                keep(row, f"--data {name} {flag}")
+        for row_name, measure_made in made.items():
+            status.update(row_name)
+            keep(measure_made(effort, options.rows), f"--only {row_name} --rows {options.rows}")
     if console.is_terminal:
         _show(console, rows)
 
 
-def _chosen_rows(options: argparse.Namespace) -> dict[str, Callable[[Setting], Row]]:
-    """The rows to measure, by their names (or by the commit to compare with)."""
+def _chosen_rows(
+    options: argparse.Namespace,
+) -> tuple[dict[str, Callable[[Setting], Row]], dict[str, Callable[[Effort, int], Row]]]:
+    """The rows to measure on data sets, by their names (or by the commit to compare with), and
+    those to measure on generated data."""
     if options.against:
-        return {options.against: lambda setting: against.measure(setting, options.against)}
-    from benchmarks.registry import ROWS  # imports torch
+        return {options.against: lambda setting: against.measure(setting, options.against)}, {}
+    from benchmarks.registry import MADE_ROWS, ROWS  # imports torch
 
-    if options.only not in (None, *ROWS):
-        raise UnskewError(f'There is no row "{options.only}"; choose one of {", ".join(ROWS)}.')
-    return ROWS if options.only is None else {options.only: ROWS[options.only]}
+    known = (*ROWS, *MADE_ROWS)
+    if options.only not in (None, *known):
+        raise UnskewError(f'There is no row "{options.only}"; choose one of {", ".join(known)}.')
+
+    def chosen(rows: dict[str, Any]) -> dict[str, Any]:
+        return {name: row for name, row in rows.items() if options.only in (None, name)}
+
+    return chosen(ROWS), chosen(MADE_ROWS)
 
 
 def _say(console: Console, line: str) -> None:

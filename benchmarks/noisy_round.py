@@ -29,6 +29,8 @@ class Price(Row):
     def verdict(self) -> str:
         if self.disturbed:
             return "not judged: cores were busy"
+        if self.bar is None:
+            return ""
         return f"at most {self.bar:g}: {'pass' if self.passed else 'FAIL'}"
 
 

@@ -9,6 +9,7 @@ from benchmarks import (
     c_bound,
     noisy_round,
     pfedgraph_programmes,
+    reading,
     torch_adapter,
     torch_fedmf,
     torch_fedncf,
@@ -17,7 +18,7 @@ from benchmarks import (
     torch_pfedclr,
     torch_pfedrec,
 )
-from benchmarks.timing import Row, Setting
+from benchmarks.timing import Effort, Row, Setting
 from benchmarks.torch_loop import measure
 
 TWINS = (
@@ -39,4 +40,9 @@ ROWS: dict[str, Callable[[Setting], Row]] = {
     "noisy_round": noisy_round.measure,
     "pfedgraph_programmes": pfedgraph_programmes.measure,
 }
-"""What `make bench` measures."""
+"""What `make bench` measures on every data set."""
+MADE_ROWS: dict[str, Callable[[Effort, int], Row]] = {
+    "read_csv": partial(reading.measure, "csv"),
+    "read_parquet": partial(reading.measure, "parquet"),
+}
+"""What `make bench` measures once, on generated data with a number of rows."""

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from unskew import ragged
 from unskew.ragged import (
     concatenate,
     contains,
+    count_owners,
     distinct,
     filter_entries,
     indptr_from_counts,
-    lists_from_pairs,
+    order_by_owner,
     owners,
     positions,
     select,
+    user_blocks,
 )
 from unskew.types import Ragged, Rows
 
@@ -51,7 +55,31 @@ def test_concatenating_gives_all_users_in_order() -> None:
 
 
 def test_sets_are_sorted_without_repeats() -> None:
-    sets = distinct(LISTS, 5)
+    sets = distinct(LISTS)
     assert by_user(sets) == [[1, 4], [], [0, 2]]
-    asked = lists_from_pairs(np.array([0, 0, 1, 2]), np.array([4, 2, 4, 2]), 3)
-    assert contains(sets, asked, 5).tolist() == [True, False, False, True]
+    asked = Ragged(np.array([0, 2, 3, 4]), np.array([4, 2, 4, 2], np.int32))
+    assert contains(sets, asked).tolist() == [True, False, False, True]
+
+
+def test_entries_are_put_user_after_user_in_the_order_they_have() -> None:
+    owner = np.random.default_rng(0).integers(0, 9, 500).astype(np.int32)
+    counts = count_owners(owner, 11)
+    assert counts.tolist() == np.bincount(owner, minlength=11).tolist()
+    order = order_by_owner(owner, indptr_from_counts(counts))
+    assert order.tolist() == np.argsort(owner, kind="stable").tolist()
+
+
+def test_blocks_of_users_are_bounded_but_never_empty() -> None:
+    indptr = indptr_from_counts([2, 0, 3, 9, 1, 1])
+    assert list(user_blocks(indptr, 4)) == [(0, 2), (2, 3), (3, 4), (4, 6)]
+    assert list(user_blocks(np.zeros(1, np.int64), 4)) == []
+
+
+def test_sets_of_many_blocks_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    indptr = indptr_from_counts(rng.integers(0, 9, 50))
+    lists = Ragged(indptr, rng.integers(0, 20, indptr[-1]).astype(np.int32))
+    expected = [sorted(set(own)) for own in by_user(lists)]
+    assert by_user(distinct(lists)) == expected
+    monkeypatch.setattr(ragged, "_SORTED_ENTRIES", 5)
+    assert by_user(distinct(lists)) == expected

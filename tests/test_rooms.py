@@ -31,13 +31,14 @@ EVERY_ROOM = frozenset(
         "cli",
     ]
 )
-BASE = frozenset({"types", "rng", "jit", "files", "ragged", "settings"})
+BASE = frozenset({"types", "rng", "jit", "files", "ragged", "numbering", "settings"})
 ALLOWED: dict[str, frozenset[str]] = {
     "types": frozenset(),
     "rng": frozenset(),
     "jit": frozenset(),
     "files": frozenset({"types"}),
-    "ragged": frozenset({"types"}),
+    "ragged": frozenset({"types", "jit"}),
+    "numbering": frozenset({"types", "rng", "jit"}),
     "settings": frozenset({"types"}),
     "data": BASE,
     "evaluation": BASE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -24,6 +25,8 @@ from numba.core import caching, config
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_LOG = logging.getLogger(__name__)
+"""Says when kernels have to be compiled; the command prints it."""
 _PACKAGE = Path(__file__).parent
 """Folder of the package's source files."""
 _MAX_FOLDERS = 16
@@ -39,10 +42,14 @@ def jit(function: _Function) -> _Function:
     bits freshly compiled, loaded from the cache, inlined or not. With NumPy's error model, because
     a check for division by zero would keep loops from being vectorised.
     """
-    dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    if cache_folder() is not None:
-        dispatcher._cache = _Cache(function)
-    return cast(_Function, dispatcher)
+    compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    compiled._cache = _NoCache() if cache_folder() is None else _Cache(function)
+    return cast(_Function, compiled)
+
+
+@cache
+def _announce_once() -> None:
+    _LOG.info("Compiling kernels, which takes up to a minute; later starts find them compiled.")
 
 
 @cache
@@ -113,7 +120,21 @@ class _Results(caching.CompileResultCacheImpl):
     _locator_classes: list[Any] = [_Locator]  # noqa: RUF012 (numba declares it without ClassVar)
 
 
-class _Cache(caching.FunctionCache):
+class _Announced:
+    """A cache that logs when a kernel is not in it, so that numba is about to compile."""
+
+    def load_overload(self, signature: Any, target_context: Any) -> Any:
+        loaded = super().load_overload(signature, target_context)  # type: ignore[misc]
+        if loaded is None:
+            _announce_once()
+        return loaded
+
+
+class _NoCache(_Announced, caching.NullCache):
+    """Stands for the cache where no folder is writable."""
+
+
+class _Cache(_Announced, caching.FunctionCache):
     """numba's function cache, with file errors (a missing or read-only folder) ignored."""
 
     _impl_class = _Results

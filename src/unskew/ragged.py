@@ -6,14 +6,17 @@ User ``u`` has the entries ``indptr[u]:indptr[u + 1]`` of every flat array. The 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
+from unskew.jit import jit
 from unskew.types import Bool, Int32, Int64, Ragged, Rows
 
 _Lists = TypeVar("_Lists", Ragged, Rows)
+_SORTED_ENTRIES = 1 << 20
+"""Entries that are sorted at a time, to bound the memory for their keys."""
 
 
 def indptr_from_counts(counts: Int64 | Sequence[int]) -> Int64:
@@ -30,9 +33,13 @@ def owners(indptr: Int64) -> Int64:
 
 def positions(indptr: Int64, users: Int64) -> Int64:
     """Indices, in the flat arrays, of all entries of these ``users``, user after user."""
-    counts = indptr[users + 1] - indptr[users]
-    starts = indptr[users] - np.cumsum(counts) + counts
-    return np.repeat(starts, counts) + np.arange(int(counts.sum()))
+    return ranges(indptr[users], indptr[users + 1] - indptr[users])
+
+
+def ranges(starts: Int64, counts: Int64) -> Int64:
+    """The numbers ``start, start + 1, …``, as many as ``counts`` says, for each of ``starts``."""
+    first = starts - np.cumsum(counts) + counts
+    return np.repeat(first, counts) + np.arange(int(counts.sum()))
 
 
 def select(lists: _Lists, users: Int64) -> _Lists:
@@ -61,19 +68,6 @@ def empty_lists(n_users: int) -> Ragged:
     return Ragged(np.zeros(n_users + 1, np.int64), np.zeros(0, np.int32))
 
 
-def lists_from_pairs(users: Int64, items: Int64 | Int32, n_users: int) -> Ragged:
-    """Each user's list of items, in the given order, from (user, item) pairs sorted by user."""
-    counts = np.bincount(users, minlength=n_users)
-    return Ragged(indptr_from_counts(counts), items.astype(np.int32))
-
-
-def sets_from_pairs(users: Int64, items: Int64 | Int32, n_users: int, n_items: int) -> Ragged:
-    """Each user's distinct items in ascending order, from (user, item) pairs in any order."""
-    keys = np.sort(users * n_items + items)
-    keys = keys[np.diff(keys, prepend=-1) != 0]
-    return lists_from_pairs(keys // n_items, keys % n_items, n_users)
-
-
 def append_lists(first: Ragged, second: Ragged) -> Ragged:
     """Each user's list in ``first`` followed by the user's list in ``second``."""
     owner = np.concatenate([owners(first.indptr), owners(second.indptr)])
@@ -82,22 +76,67 @@ def append_lists(first: Ragged, second: Ragged) -> Ragged:
     return Ragged(first.indptr + second.indptr, items[order])
 
 
-def distinct(lists: Ragged, n_items: int) -> Ragged:
+def distinct(lists: Ragged) -> Ragged:
     """Each user's distinct items in ascending order."""
-    return sets_from_pairs(owners(lists.indptr), lists.items, len(lists.indptr) - 1, n_items)
+    items, counts = np.empty_like(lists.items), np.empty(len(lists.indptr) - 1, np.int64)
+    n = 0
+    for first, end in user_blocks(lists.indptr, _SORTED_ENTRIES):
+        indptr = lists.indptr[first : end + 1]
+        keys = np.sort(owners(indptr) << 32 | lists.items[indptr[0] : indptr[-1]])
+        keys = keys[np.diff(keys, prepend=-1) != 0]
+        counts[first:end] = np.bincount(keys >> 32, minlength=end - first)
+        items[n : n + len(keys)] = keys & 0xFFFFFFFF
+        n += len(keys)
+    return Ragged(indptr_from_counts(counts), items[:n])
 
 
-def contains(sets: Ragged, lists: Ragged, n_items: int) -> Bool:
+def user_blocks(indptr: Int64, entries: int) -> Iterator[tuple[int, int]]:
+    """Divide the users into ranges (first, end) with at most ``entries`` entries each, or one
+    user."""
+    first, n_users = 0, len(indptr) - 1
+    while first < n_users:
+        end = int(np.searchsorted(indptr, indptr[first] + entries, side="right")) - 1
+        yield first, max(end, first + 1)
+        first = max(end, first + 1)
+
+
+@jit
+def contains(sets: Ragged, lists: Ragged) -> Bool:
     """For each entry of ``lists``, whether the same user's list in ``sets``, ascending, has it."""
-    present, wanted = _keys(sets, n_items), _keys(lists, n_items)
-    place = np.minimum(np.searchsorted(present, wanted), len(present) - 1)
-    found: Bool = present[place] == wanted
+    found = np.zeros(len(lists.items), np.bool_)
+    for user in range(len(lists.indptr) - 1):
+        for n in range(lists.indptr[user], lists.indptr[user + 1]):
+            low, high = sets.indptr[user], sets.indptr[user + 1]
+            while low < high:
+                middle = (low + high) // 2
+                if sets.items[middle] < lists.items[n]:
+                    low = middle + 1
+                else:
+                    high = middle
+            found[n] = low < sets.indptr[user + 1] and sets.items[low] == lists.items[n]
     return found
+
+
+@jit
+def count_owners(owner: Int32, n_users: int) -> Int64:
+    """Number of entries of each user."""
+    counts = np.zeros(n_users, np.int64)
+    for user in owner:
+        counts[user] += 1
+    return counts
+
+
+@jit
+def order_by_owner(owner: Int32, indptr: Int64) -> Int64:
+    """Order of entries that puts them user after user, those of a user in the order they have.
+    ``indptr`` has the offsets of the users' entries in this order."""
+    order = np.empty(len(owner), np.int64)
+    place = indptr.copy()
+    for n in range(len(owner)):
+        order[place[owner[n]]] = n
+        place[owner[n]] += 1
+    return order
 
 
 def _rebuild(like: _Lists, indptr: Int64, flats: Iterable[Any]) -> _Lists:
     return type(like)(indptr, *flats)
-
-
-def _keys(lists: Ragged, n_items: int) -> Int64:
-    return owners(lists.indptr) * n_items + lists.items

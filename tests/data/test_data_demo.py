@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unskew import data, rng
-from unskew.data import _demo
+from unskew.data import _films
 
 SHA256 = "60f74602ef99fbc27ecc5d230344f9c2228aac938ddd80229fd9177243d937a2"
 
@@ -36,7 +36,7 @@ def test_every_bit_is_pinned(demo: Any) -> None:
 def test_the_bits_are_those_of_the_shared_streams() -> None:
     state = rng.stream(0, 3, 17, int(rng.Purpose.DEMO_DATA))
     expected = [int(rng.value(state, counter)) for counter in range(5)]
-    assert _demo._bits(3, 17, 5).tolist() == expected
+    assert _films.bits(0, 3, 17, 5).tolist() == expected
 
 
 def test_shape_of_the_data(demo: Any) -> None:

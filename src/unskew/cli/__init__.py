@@ -31,10 +31,9 @@ def main() -> None:
     share_one_heap()
     import typer
 
-    from unskew.cli import _audit, _check, _data, _deploy, _export, _reproduce, _results, _run
+    from unskew.cli._commands import add_commands
     from unskew.cli._options import before_any_command
-    from unskew.cli._output import stderr
-    from unskew.cli._tune import tune
+    from unskew.cli._output import print_logs, stderr
     from unskew.types import UnskewError
 
     app = typer.Typer(
@@ -45,25 +44,10 @@ def main() -> None:
         pretty_exceptions_enable=False,
     )
     app.callback()(before_any_command)
-    for command in (
-        _run.run,
-        _run.resume,
-        _results.compare,
-        _results.recommend,
-        _results.methods,
-        _results.report,
-        _export.export,
-        _check.check,
-        _run.demo,
-        _reproduce.reproduce,
-        tune,
-    ):
-        app.command()(command)
-    app.add_typer(_data.app, name="data")
-    app.add_typer(_audit.app, name="audit")
-    app.add_typer(_deploy.app, name="deploy")
-    app.add_typer(_deploy.device_app, name="device")
+    print_logs()
+    called = next((given for given in sys.argv[1:] if not given.startswith("-")), None)
     try:
+        add_commands(app, called)
         app()
     except UnskewError as error:
         stderr.print(f"unskew: {error}")

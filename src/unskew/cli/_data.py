@@ -1,4 +1,4 @@
-"""``unskew data``: list the data sets known by name, describe one, download one, export a split."""
+"""``unskew data``: list data sets known by name, describe or download one, make or export one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rich.filesize import decimal
 from typer import Argument, Context, Option, Typer
 
 from unskew.cli import _options as opt
-from unskew.cli._output import DownloadProgress, load_data, print_json, print_table, stdout
-from unskew.data import Format, sources, write_split
+from unskew.cli._output import AmountProgress, load_data, print_json, print_table, stdout
+from unskew.data import Format, generate, sources, write_split
 from unskew.data import fetch as fetch_source
 from unskew.data import info as statistics_of
 from unskew.evaluation import split_frames
 
-app = Typer(help="Data sets: list, describe, download, export a split.", no_args_is_help=True)
+app = Typer(help="Data sets: list, describe, download, make, export a split.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -76,13 +76,33 @@ def fetch(
     json: opt.Json = False,
 ) -> None:
     """Download a data set from its publisher; checked and resumable."""
-    with DownloadProgress(name) as progress:
+    with AmountProgress(name) as progress:
         path = fetch_source(name, folder=folder, progress=progress, force=force)
     total = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     if json:
         print_json({"name": name, "folder": str(path), "bytes": total})
         return
     stdout.print(f"{name}: {decimal(total)} in {path}")
+
+
+@app.command()
+def make(
+    users: Annotated[int, Option(help="Number of users.")],
+    items: Annotated[int, Option(help="Number of items.")],
+    rows: Annotated[int, Option(help="Number of interactions.")],
+    out: Annotated[Path, Option(help="The file to write, .csv or .parquet.")],
+    seed: opt.Seed = 0,
+    json: opt.Json = False,
+) -> None:
+    """Write generated interactions of any size, made by the model of the demo data."""
+    with AmountProgress(out.name, "rows") as progress:
+        path = generate(out, users, items, rows, seed, progress)
+    size = path.stat().st_size
+    if json:
+        sizes = {"users": users, "items": items, "rows": rows, "seed": seed, "bytes": size}
+        print_json({"out": str(path), **sizes})
+        return
+    stdout.print(f"{path}: {rows:,} rows, {decimal(size)}")
 
 
 @app.command()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Exit, Option, echo
 
-from unskew.methods import admit_method, preset
-from unskew.runs import RunSpec, read_toml
 from unskew.types import UnskewError
+
+if TYPE_CHECKING:
+    from unskew.runs import RunSpec
 
 Json = Annotated[bool, Option("--json", help="Print one JSON object, nothing else.")]
 Threads = Annotated[int, Option(help="Threads (0: all cores). Changes the time only.", min=0)]
@@ -115,6 +116,9 @@ def run_spec(context: Context, **replaced: Any) -> RunSpec:
 
     Options that the command does not have, or that were not given, keep the defaults of
     ``RunSpec``. ``replaced`` overrides options, by the names of the command's parameters."""
+    from unskew.methods import admit_method, preset
+    from unskew.runs import RunSpec, read_toml
+
     options = {**context.params, **replaced}
     options = {key: value for key, value in options.items() if value not in (None, (), {})}
     if "method" in options:  # named by the user on this call, unlike a method in a file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import shlex
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
@@ -27,17 +28,14 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from unskew.cli._commands import COMMANDS
+
 if TYPE_CHECKING:
     from unskew.runs import RunSpec, Summary
     from unskew.types import Interactions
 
 _PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 """Options of rich's console that print text unchanged, even ``[/x]`` and ``:cat:``."""
-_COMMANDS = (
-    "audit|check|compare|data|demo|deploy|device|export|methods|recommend|report|reproduce|resume|"
-    "run|tune"
-)
-"""Regular expression of the subcommands of ``unskew`` that printed hints may contain."""
 
 
 def program() -> str:
@@ -67,7 +65,7 @@ class _HintConsole(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         name = program()
         shown = [
-            re.sub(rf"(?<![\w/.-])unskew (?=(?:{_COMMANDS})\b)", lambda _: f"{name} ", one)
+            re.sub(rf"(?<![\w/.-])unskew (?=(?:{'|'.join(COMMANDS)})\b)", lambda _: f"{name} ", one)
             if isinstance(one, str) and name != "unskew"
             else one
             for one in objects
@@ -89,6 +87,20 @@ MAX_QUIET_SECONDS = 20.0
 """Maximum seconds between two progress lines when output is not a terminal."""
 NARROW_COLUMNS = 90
 """Terminal width in characters below which a shorter progress line is shown."""
+
+
+class _LogPrinter(logging.Handler):
+    """Prints log records to stderr, above a progress bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        stderr.print(record.getMessage())
+
+
+def print_logs() -> None:
+    """From now on print what the package logs: that kernels have to be compiled."""
+    logger = logging.getLogger("unskew")
+    logger.handlers = [_LogPrinter()]
+    logger.setLevel(logging.INFO)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -241,24 +253,28 @@ class CellProgress(_ProgressLine):
         self.update(self._line, completed=done)
 
 
-class DownloadProgress(_ProgressLine):
-    """Progress of a download in bytes, with the time left if the server sends the size."""
+class AmountProgress(_ProgressLine):
+    """Progress of a download in bytes or of a file in rows, with the time left."""
 
-    def __init__(self, label: str) -> None:
-        super().__init__(DownloadColumn(), TimeRemainingColumn(compact=True))
-        self._label = label
+    def __init__(self, label: str, unit: Literal["bytes", "rows"] = "bytes") -> None:
+        done = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+        super().__init__(done, TimeRemainingColumn(compact=True))
+        self._label, self._unit = label, unit
 
     def __call__(self, done: int, total: int | None) -> None:
         if stderr.is_terminal:
             self.update(self._line, description=self._label, completed=done, total=total)
             self.update(self._line, visible=True)
         elif done == total or self._is_quiet():
-            self._print(f"{self._label}: {done} of {total or 'unknown'} bytes")
+            seconds = time.monotonic() - self._began
+            rest = 0 if total is None else total - done
+            left = f", {seconds / done * rest:.0f} s left" if rest else ""
+            self._print(f"{self._label}: {done} of {total or 'unknown'} {self._unit}{left}")
 
 
 def load_data(spec: RunSpec, data_dir: Path | None) -> Interactions:
     """Load the interactions of a run; shows download progress and notes on dropped rows."""
-    with DownloadProgress(spec.data) as progress:
+    with AmountProgress(spec.data) as progress:
         interactions = spec.load(data_dir, progress)
     for note in interactions.notes:
         stderr.print(f"{spec.data}: {note}")

@@ -27,12 +27,13 @@ from unskew.cli._output import (
     stdout,
 )
 from unskew.cli._results import write_report
+from unskew.data import load
 from unskew.export import to_page
 from unskew.files import write_bytes
 from unskew.kernels import set_threads
 from unskew.methods import short_name
 from unskew.runs import Result, Run, RunSpec, read_spec
-from unskew.types import UnskewError
+from unskew.types import Interactions, UnskewError
 
 DEMO_RUNS = (
     ("pfedclr", "paper"),
@@ -48,6 +49,8 @@ _PAGE_OF = ("fednext", "leak-free")
 """The run of the demo whose model goes into a page that recommends in the browser."""
 _METHODS_WITH_OWN_ROUNDS = ("fedrefit", "popularity")
 """Methods that keep their default number of rounds in the demo, whatever ``--rounds`` says."""
+_MOST_ROUNDS = {"fednext": 20}
+"""Maximum number of rounds of a method in the demo; FedNext is best on this data before that."""
 
 
 def run(
@@ -119,14 +122,16 @@ def run_with_progress(
     threads: int,
     command: str,
     *,
+    interactions: Interactions | None = None,
     resume: bool = False,
     **options: Any,
 ) -> Run:
     """Train the run that ``spec`` describes. Shows progress, a warning if training diverged, and
-    after an interruption the command that resumes. ``options`` are ``track`` and ``track_dir`` for
-    experiment trackers, and ``state_on_disk``."""
+    after an interruption the command that resumes. ``interactions`` are the run's data if they are
+    loaded already; ``options`` are ``track`` and ``track_dir`` for experiment trackers, and
+    ``state_on_disk``."""
     set_threads(threads)
-    interactions = load_data(spec, data_dir)
+    interactions = interactions or load_data(spec, data_dir)
     label = f"{short_name(spec.method)} on {Path(spec.data).name}, {spec.protocol}"
     try:
         with RoundProgress(label, len(spec.seeds)) as progress:
@@ -234,7 +239,7 @@ def _fresh_folder(spec: RunSpec) -> Path:
 
 def demo(
     out: Annotated[Path, Option(help="Where the runs and the report go.")] = Path("runs/demo"),
-    rounds: Annotated[int, Option(help="Global rounds.", min=1)] = 100,
+    rounds: Annotated[int, Option(help="Global rounds.", min=1)] = 60,
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
@@ -244,13 +249,17 @@ def demo(
     for folder in folders:  # earlier runs are replaced, anything else is refused
         if folder.exists() and any(folder.iterdir()) and not (folder / "run.json").exists():
             raise UnskewError(f"{folder} is in the way and is not a run; give another --out.")
+    interactions = load("demo")
     for folder, (method, protocol) in zip(folders, DEMO_RUNS, strict=True):
         shutil.rmtree(folder, ignore_errors=True)
-        settings = {} if method in _METHODS_WITH_OWN_ROUNDS else {"rounds": rounds}
+        settings = {"rounds": min(rounds, _MOST_ROUNDS.get(method, rounds))}
+        settings = {} if method in _METHODS_WITH_OWN_ROUNDS else settings
         spec = RunSpec(method, settings, "demo", protocol)
         options = [f"--set {key}={value}" for key, value in settings.items()]
         command = " ".join(["unskew run --method", method, "--protocol", protocol, *options])
-        runs.append(run_with_progress(spec, folder, None, threads, command))
+        runs.append(
+            run_with_progress(spec, folder, None, threads, command, interactions=interactions)
+        )
     report, page = out / "report.html", out / "recommend.html"
     write_bytes(page, to_page(runs[DEMO_RUNS.index(_PAGE_OF)]).content)
     write_report(folders, report, device_page=(page.name, _PAGE_OF[0]))

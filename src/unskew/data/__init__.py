@@ -1,4 +1,4 @@
-"""Data: read interactions by name or from any file, download data sets, compute statistics.
+"""Data: read interactions by name or from any file, download or generate data, compute statistics.
 
 >>> from unskew import data
 >>> interactions = data.load("demo")
@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data._checks import Rules, did_you_mean
+from unskew.data._checks import Rules, columns_to_read, did_you_mean
 from unskew.data._demo import demo
 from unskew.data._download import Progress, fetch, verify
 from unskew.data._features import with_item_features
 from unskew.data._frames import table_from_memory
+from unskew.data._generate import generate
 from unskew.data._own_splits import Format, find_split_files, load_split, write_split
 from unskew.data._rows import ticks_per_second, to_interactions
 from unskew.data._sources import (
@@ -46,6 +47,7 @@ __all__ = [
     "cache_folder",
     "check_source",
     "fetch",
+    "generate",
     "info",
     "load",
     "load_split",
@@ -148,7 +150,8 @@ def _load_own(
     path = Path(os.path.expanduser(data))
     if not os.path.isdir(path):
         stem = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
-        return to_interactions(read_table(path), name or stem, columns, rules)
+        table = read_table(path, columns_to_read(columns))
+        return to_interactions(table, name or stem, columns, rules)
     files: dict[str, Any] = dict(find_split_files(path))
     interactions = load_split(
         **files,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from unskew.data._tables import Table
+from unskew.data._tables import Choice, Table
 from unskew.types import Bool, UnskewError
 
 _ROLES = ("user", "item", "rating", "timestamp")
@@ -29,12 +29,14 @@ _USUAL_NAMES: Mapping[str, str] = {
 """Column names recognised for each role, in lower case without punctuation, most usual first."""
 
 
-def find_columns(table: Table, wanted: Mapping[str, str | None] | None) -> dict[str, str]:
+def find_columns(
+    header: str, names: Sequence[str], wanted: Mapping[str, str | None] | None
+) -> dict[str, str]:
     """Map each role (user, item, rating, timestamp) to the name of its column in a table.
 
-    ``wanted`` is such a mapping for some roles; None or an empty name there leaves a role out. The
-    columns of other roles are recognised by their names."""
-    names, header = table.frame.columns, table.header
+    ``header`` is the place of the column names, for messages. ``wanted`` is such a mapping for some
+    roles; None or an empty name there leaves a role out. The columns of other roles are recognised
+    by their names."""
     chosen: dict[str, str] = {}
     for role, column in (wanted or {}).items():
         if role not in _ROLES:
@@ -57,6 +59,11 @@ def find_columns(table: Table, wanted: Mapping[str, str | None] | None) -> dict[
     if missing:
         raise UnskewError(_missing_columns(header, names, missing))
     return chosen
+
+
+def columns_to_read(wanted: Mapping[str, str | None] | None) -> Choice:
+    """The choice of the columns that ``find_columns`` finds."""
+    return lambda header, names: list(find_columns(header, names, wanted).values())
 
 
 def find_usual_name(role: str, names: Sequence[str]) -> str | None:
@@ -131,12 +138,14 @@ class Problems:
         self._counts[kind] += int(fresh.sum())
         row = int(fresh.argmax())
         text = describe if isinstance(describe, str) else f"{kind} {str(describe[row])[:60]!r}"
-        self._note(int(self.table.lines[row]), text)
+        self._note(self.table.line(row), text)
 
     def mark_unparsed(
         self, text: pl.Series, parsed: pl.Series, role: str, wrong: str = "non-numeric"
     ) -> None:
         """Mark the rows whose value in the column ``text`` is missing or could not be parsed."""
+        if not parsed.null_count():
+            return
         missing = text.is_null() | (text.cast(pl.String) == "").fill_null(True)
         self.mark(missing.to_numpy(), f"missing {role}", f"the {role} is missing")
         self.mark(parsed.is_null().to_numpy(), f"{wrong} {role}", text)

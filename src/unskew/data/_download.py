@@ -26,7 +26,7 @@ from unskew.files import write_bytes, write_json
 from unskew.types import UnskewError
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes received so far and the total (None if the server does not say)."""
+"""Called with the bytes or rows that are done and the total (None if a server does not say it)."""
 
 _CHUNK_BYTES = 1 << 16
 """Bytes read from the network at a time."""

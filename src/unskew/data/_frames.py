@@ -47,7 +47,7 @@ def table_from_memory(data: Any, name: str) -> Table:
         )
     if frame.height == 0:
         raise UnskewError(f"{name} has no rows; it needs at least one interaction")
-    return Table(name, frame, np.arange(frame.height, dtype=np.int64), "row", notes=notes)
+    return Table(name, frame, "row", first=0, notes=notes)
 
 
 def _from_matrix(matrix: Any) -> pl.DataFrame:

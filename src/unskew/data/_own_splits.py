@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import polars as pl
 
-from unskew.data._checks import Rules, count, find_usual_name
+from unskew.data._checks import Rules, columns_to_read, count, find_usual_name
 from unskew.data._frames import table_from_memory
 from unskew.data._rows import number_labels, to_interactions
-from unskew.data._tables import read_table
+from unskew.data._tables import Choice, Table, read_table
 from unskew.files import write_atomically
 from unskew.types import Interactions, UnskewError
 
@@ -79,7 +79,7 @@ def load_split(
     if test is None and validation is None:
         raise UnskewError("A split needs test or validation rows beside the training rows.")
     parts = {
-        part: to_interactions(_read(rows, part), part, columns, rules)
+        part: to_interactions(_read(rows, part, columns_to_read(columns)), part, columns, rules)
         for part, rows in given.items()
         if rows is not None
     }
@@ -183,9 +183,9 @@ def _without_tabs(frame: pl.DataFrame) -> pl.DataFrame:
     return frame
 
 
-def _read(rows: Any, part: str) -> Any:
+def _read(rows: Any, part: str, choose: Choice | None = None) -> Table:
     if isinstance(rows, str | os.PathLike):
-        return read_table(Path(os.path.expanduser(rows)))
+        return read_table(Path(os.path.expanduser(rows)), choose)
     return table_from_memory(rows, part)
 
 
@@ -208,7 +208,7 @@ def _number(labels: pl.Series, known: list[str]) -> tuple[Any, list[Any]]:
     ``known`` come first, in this order; other labels follow by first appearance."""
     listed = pl.Series(labels.name, known, dtype=pl.String)
     numbers, names = number_labels(pl.concat([listed, labels]))
-    return numbers[len(known) :], names
+    return numbers[len(known) :], names.to_list()
 
 
 def _drop_unknown_items(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from unskew.data._checks import Rules, find_usual_name, quote_names
+from unskew.data._checks import Rules, columns_to_read, find_usual_name, quote_names
 from unskew.data._rows import to_interactions
 from unskew.data._tables import read_bytes, read_table, read_text
 from unskew.types import Interactions, UnskewError
@@ -211,10 +211,10 @@ def read_source(
     )
     if source.rating_is_label:
         columns = {**(columns or {}), "rating": None}
-    if path.name in _PLAIN_FILES or source.ratings is None:
-        table = read_text(path)
-    else:
-        table = read_text(path, source.ratings.separator, source.ratings.columns)
+    separator, names = None, None
+    if path.name not in _PLAIN_FILES and source.ratings is not None:
+        separator, names = source.ratings.separator, source.ratings.columns
+    table = read_text(path, separator, names, columns_to_read(columns))
     interactions = to_interactions(table, source.name, columns, rules)
     if source.clock_is_order:
         # Items are numbered in order of first appearance, so their numbers serve as a clock.

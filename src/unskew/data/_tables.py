@@ -1,7 +1,7 @@
 """Read a file as a table of columns, each row with the line number that an editor shows.
 
 Compression and Parquet are recognised by content, so a renamed file still opens. Well-formed text
-goes through polars in one pass. If anything is doubtful (a missing field, a blank line, a line
+is parsed by polars (``_blocks``). If anything is doubtful (a missing field, a blank line, a line
 break inside quotes), the text is read again line by line, which is slower but knows the line number
 of every problem.
 """
@@ -16,44 +16,48 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal, cast
 
 import numpy as np
 import polars as pl
 
+from unskew.data._blocks import QUOTING_SEPARATORS, parse_lines, read_blocks
 from unskew.types import Int64, UnskewError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 """First bytes of every gzip file."""
+Choice = Callable[[str, Sequence[str]], Collection[str]]
+"""Chooses the columns to read, from the place of the header (for messages) and all names."""
 _PARQUET_MAGIC = b"PAR1"
 """First bytes of every Parquet file."""
 _SEPARATORS = ("::", "\t", ";", "|", ",")
 """Field separators looked for in the header line; a space is used if none of these occurs."""
-_QUOTING_SEPARATORS = {",", ";"}
-"""Text with these separators may have quoted fields; elsewhere a quote is an ordinary character."""
-_UNIT_SEPARATOR = "\x1f"
-"""Character that replaces ``::`` for polars, whose separators must be single characters."""
-_PARQUET_PROBE = (
-    "import sys, polars; polars.read_parquet(sys.argv[1], glob=False, hive_partitioning=False)"
-)
-"""Python program that reads a Parquet file and fails if it is damaged."""
+_PARQUET_PROBE = """
+import os, sys, polars
+frame = polars.scan_parquet(sys.argv[1], glob=False, hive_partitioning=False)
+frame.sink_ipc(os.devnull, compression="uncompressed")
+"""
+"""Python program that decodes a Parquet file in bounded memory and fails if it is damaged."""
 _RECBOLE_NAME = re.compile(r"(.+):(token|float|token_seq|float_seq)")
 """Column name and type in the header of a RecBole file, such as ``user_id:token``."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file or frame. ``lines[n]`` is the line number (or the row number, in Parquet
-    files and frames) of row ``n``. ``path`` is the table's name in messages. ``ragged`` lists the
-    lines left out because their number of fields is wrong: (line number, number of fields)."""
+    """The rows of a file or frame, with those of its columns that were asked for. Row ``n`` stands
+    in line (or, in Parquet files and frames, in row) ``first + n``, unless ``lines`` says where.
+    ``path`` is the table's name in messages. ``ragged`` lists the lines left out because their
+    number of fields is wrong: (line number, number of fields)."""
 
     path: Path | str
     frame: pl.DataFrame
-    lines: Int64
     unit: Literal["line", "row"]
+    first: int
+    lines: Int64 | None = None
     ragged: tuple[tuple[int, int], ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences for the user about how the table was read."""
@@ -61,37 +65,92 @@ class Table:
     @property
     def header(self) -> str:
         """Place of the column names, for messages, such as ``ratings.csv, line 1``."""
-        return f"{self.path}, line 1" if self.unit == "line" else str(self.path)
+        return header_place(self.path) if self.unit == "line" else str(self.path)
+
+    def line(self, row: int) -> int:
+        return self.first + row if self.lines is None else int(self.lines[row])
 
 
-def read_table(path: Path) -> Table:
+def header_place(path: Path | str) -> str:
+    """Place of a text file's column names, for messages."""
+    return f"{path}, line 1"
+
+
+def read_table(path: Path, choose: Choice | None = None) -> Table:
     """Read any supported file: Parquet, or delimited text with a header line."""
-    return _read_parquet(path) if _is_parquet(path) else read_text(path)
+    return _read_parquet(path, choose) if _is_parquet(path) else read_text(path, choose=choose)
 
 
 def read_text(
-    path: Path, separator: str | None = None, names: Sequence[str] | None = None
+    path: Path,
+    separator: str | None = None,
+    names: Sequence[str] | None = None,
+    choose: Choice | None = None,
 ) -> Table:
     """Read delimited text. Without ``separator``, the separator is guessed from the header line.
     ``names`` are the column names of a file without a header line."""
+    table = _read_fast(path, separator, names, choose)
+    return _read_line_by_line(path, separator, names) if table is None else table
+
+
+def _read_fast(
+    path: Path, separator: str | None, names: Sequence[str] | None, choose: Choice | None
+) -> Table | None:
+    """Read text in blocks; None if anything in it is doubtful."""
+    try:
+        with _open(path) as file:
+            blocks = read_blocks(file)
+            start = next(blocks, b"").removeprefix(codecs.BOM_UTF8)
+            body = start.lstrip(b"\n")
+            line = len(start) - len(body) + 1
+            if b"\0" in body or not body.strip():
+                return None
+            first, _, below = body.partition(b"\n")
+            header = first.decode()
+            separator = separator or _guess_separator(header)
+            if names is None:
+                names = _column_names(path, line, header, separator)
+                body, line = below, line + 1
+            keep = names if choose is None else choose(header_place(path), names)
+            frame = parse_lines(chain([body], blocks), separator, names, keep)
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error):
+        return None
+    return None if frame is None else Table(path, frame, "line", line)
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a file for reading, also if it is gzip."""
+    with path.open("rb") as file:
+        packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+    return cast(BinaryIO, gzip.open(path)) if packed else path.open("rb")
+
+
+def _read_line_by_line(path: Path, separator: str | None, names: Sequence[str] | None) -> Table:
+    """Read text with all its columns, and note the lines that cannot be used."""
     text = _decode_utf8(path, read_bytes(path))
-    first = len(text) - len(text.lstrip("\n"))
-    header, _, body = text[first:].partition("\n")
+    body = text.lstrip("\n")
+    line = len(text) - len(body) + 1
+    header, _, below = body.partition("\n")
     separator = separator or _guess_separator(header)
-    first_line = first + 2
     if names is None:
-        names = _column_names(path, first + 1, header, separator)
-    else:
-        body, first_line = text[first:], first + 1
+        names = _column_names(path, line, header, separator)
+        body, line = below, line + 1
     if not body.strip():
         raise UnskewError(
-            f"{path}, line {first + 1}: a header but no rows below it; add the interactions"
+            f"{path}, line {line - 1}: a header but no rows below it; add the interactions"
         )
-    frame = _read_fast(body, separator, names)
-    if frame is not None:
-        lines = np.arange(first_line, first_line + frame.height, dtype=np.int64)
-        return Table(path, frame, lines, "line")
-    return _read_line_by_line(path, body, separator, names, first_line)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    ragged: list[tuple[int, int]] = []
+    for at, fields in _records(path, body, separator, line):
+        if len(fields) == len(names):
+            rows.append(fields)
+            lines.append(at)
+        elif fields and (len(fields) > 1 or fields[0].strip()):
+            ragged.append((at, len(fields)))
+    schema = dict.fromkeys(names, pl.String)
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return Table(path, frame, "line", 0, np.array(lines, np.int64), tuple(ragged))
 
 
 def read_bytes(path: Path) -> bytes:
@@ -125,7 +184,7 @@ def _is_parquet(path: Path) -> bool:
         return False
 
 
-def _read_parquet(path: Path) -> Table:
+def _read_parquet(path: Path, choose: Choice | None) -> Table:
     """Read a Parquet file. A damaged one can crash the whole process, not just raise, so the file
     is first decoded in a separate process."""
     refusal = f"{path}: not a readable Parquet file (damaged or cut short); write it again"
@@ -133,12 +192,14 @@ def _read_parquet(path: Path) -> Table:
     if sys.executable and subprocess.run(probe, capture_output=True, check=False).returncode:
         raise UnskewError(refusal)
     try:
-        frame = pl.read_parquet(path, glob=False, hive_partitioning=False)
+        names = list(pl.read_parquet_schema(path))
+        keep = names if choose is None else list(choose(str(path), names))
+        frame = pl.read_parquet(path, columns=keep, glob=False, hive_partitioning=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise UnskewError(refusal) from error
     if frame.height == 0:
         raise UnskewError(f"{path}: the file has no rows; it needs at least one interaction")
-    return Table(path, frame, np.arange(1, frame.height + 1, dtype=np.int64), "row")
+    return Table(path, frame, "row", 1)
 
 
 def _decode_utf8(path: Path, raw: bytes) -> str:
@@ -178,53 +239,12 @@ def _column_names(path: Path, line: int, header: str, separator: str) -> list[st
     return names
 
 
-def _read_fast(body: str, separator: str, names: Sequence[str]) -> pl.DataFrame | None:
-    """Parse the whole text with polars; None if any line cannot be parsed or lacks a field."""
-    quoted = separator in _QUOTING_SEPARATORS and '"' in body
-    if separator == "::":
-        if _UNIT_SEPARATOR in body:
-            return None
-        body, separator = body.replace("::", _UNIT_SEPARATOR), _UNIT_SEPARATOR
-    n_lines = body.count("\n") + (not body.endswith("\n"))
-    try:
-        frame = pl.read_csv(
-            body.encode(),
-            has_header=False,
-            separator=separator,
-            quote_char='"' if quoted else None,
-            infer_schema=False,
-        )
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return None
-    if frame.shape != (n_lines, len(names)) or sum(frame.null_count().row(0)):
-        return None
-    frame.columns = list(names)
-    return frame
-
-
-def _read_line_by_line(
-    path: Path, body: str, separator: str, names: Sequence[str], first_line: int
-) -> Table:
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    ragged: list[tuple[int, int]] = []
-    for line, fields in _records(path, body, separator, first_line):
-        if len(fields) == len(names):
-            rows.append(fields)
-            lines.append(line)
-        elif fields and (len(fields) > 1 or fields[0].strip()):
-            ragged.append((line, len(fields)))
-    schema = dict.fromkeys(names, pl.String)
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return Table(path, frame, np.array(lines, np.int64), "line", tuple(ragged))
-
-
 def _records(
     path: Path, body: str, separator: str, first_line: int
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the fields of every record, also of blank lines. A record with line
     breaks in quotes has the number of its first line."""
-    if separator not in _QUOTING_SEPARATORS or '"' not in body:
+    if separator not in QUOTING_SEPARATORS or '"' not in body:
         yield from enumerate((line.split(separator) for line in body.split("\n")), first_line)
         return
     reader = csv.reader(io.StringIO(body), delimiter=separator)

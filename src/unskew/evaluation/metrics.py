@@ -104,7 +104,7 @@ def coverage(top: Int32, n_items: int) -> float:
 def popularity(top: Int32, train: Ragged, n_items: int) -> float:
     """Mean popularity of the recommended items: the share of users with the item in training."""
     n_users = len(train.indptr) - 1
-    share = np.bincount(distinct(train, n_items).items, minlength=n_items) / n_users
+    share = np.bincount(distinct(train).items, minlength=n_items) / n_users
     recommended = top[top >= 0]
     return float(share[recommended].mean()) if len(recommended) else float("nan")
 

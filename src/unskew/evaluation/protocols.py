@@ -38,10 +38,11 @@ from unskew.evaluation.splits import (
     cut_time,
     keep_rows,
     leave_one_out,
+    sort_rows,
     use_given,
 )
 from unskew.jit import jit
-from unskew.ragged import contains, distinct, lists_from_pairs, sets_from_pairs
+from unskew.ragged import contains, count_owners, distinct, indptr_from_counts
 from unskew.rng import Purpose, below, stream, value
 from unskew.types import Bool, Int32, Int64, Interactions, Ragged, Split, UnskewError
 
@@ -118,8 +119,10 @@ class _Division(NamedTuple):
     """The usable rows of a data set, and which of them are in which part of the split."""
 
     kept: Interactions
+    in_time: Int64
+    """Row numbers, user after user, each user's in order of time."""
     rows: dict[str, Int64]
-    """For each part its rows in ``kept``: user after user, each in order of time."""
+    """For each part its rows, in the same order."""
     trains: Bool
     """Which users have a training row; the others are left out of all parts."""
 
@@ -132,18 +135,17 @@ def prepare(
     """Split interactions into training, validation and test. ``seed`` affects only the random draw
     of ranked candidates."""
     rules, notes = find_protocol(protocol), list(interactions.notes)
-    kept, rows, trains = _divide(interactions, rules, notes)
-    users = (np.cumsum(trains) - 1)[kept.users]
+    kept, in_time, rows, trains = _divide(interactions, rules, notes)
     n_users, n_items = int(np.count_nonzero(trains)), len(kept.item_ids)
 
-    def lists(part: str) -> Ragged:
-        return lists_from_pairs(users[rows[part]], kept.items[rows[part]], n_users)
+    def lists(rows: Int64) -> Ragged:
+        counts = _count_rows(kept.users, rows, len(trains))[trains]
+        return Ragged(indptr_from_counts(counts), kept.items[rows])
 
-    everything = np.flatnonzero(trains[kept.users])  # also later rows that are not held out
-    known = sets_from_pairs(users[everything], kept.items[everything], n_users, n_items)
-    train, validation, test = (lists(part) for part in PARTS)
-    seen = distinct(train, n_items)
-    both = int(np.count_nonzero(contains(seen, test, n_items)))
+    known = distinct(lists(in_time))  # also later items that are not held out
+    train, validation, test = (lists(rows[part]) for part in PARTS)
+    seen = distinct(train)
+    both = int(np.count_nonzero(contains(seen, test)))
     add_note(notes, both, f"of {len(test.items):,} test pairs also stand in training")
     if not len(validation.items):
         notes.append("nobody has validation items; the model of the last round is used")
@@ -200,7 +202,7 @@ def split_frames(
     """The split of a protocol as tables of labels: "train", "validation" and "test" with user, item
     and, where known, rating and timestamp, each user's rows in order of time; "users" and "items"
     in the order of their numbers."""
-    kept, rows, trains = _divide(interactions, find_protocol(protocol), [])
+    kept, _, rows, trains = _divide(interactions, find_protocol(protocol), [])
     users, items = pl.Series(kept.user_ids), pl.Series(kept.item_ids)
     frames = {}
     for part in PARTS:
@@ -230,13 +232,23 @@ def _divide(interactions: Interactions, rules: EvaluationProtocol, notes: list[s
         )
     kept, clock = keep_rows(interactions, rules.deduplicate, notes)
     cut = _CUTS[rules.split] if kept.parts is None else use_given
-    masks = cut(kept, clock, rules, notes)
+    sorted_rows = sort_rows(kept, clock)
+    masks, in_time = cut(sorted_rows, rules, notes), sorted_rows.in_time
     # Users without a row to train on are left out; the catalogue is every kept item.
-    trains = np.bincount(kept.users[masks.train], minlength=len(kept.user_ids)) > 0
-    in_time = np.lexsort((clock, kept.users))
-    in_time = in_time[trains[kept.users[in_time]]]
+    trains = count_owners(kept.users[masks.train], len(kept.user_ids)) > 0
+    if not trains.all():
+        in_time = in_time[trains[kept.users[in_time]]]
     rows = {part: in_time[mask[in_time]] for part, mask in zip(PARTS, masks, strict=True)}
-    return _Division(kept, rows, trains)
+    return _Division(kept, in_time, rows, trains)
+
+
+@jit
+def _count_rows(users: Int32, rows: Int64, n_users: int) -> Int64:
+    """Number of ``rows`` of each user."""
+    counts = np.zeros(n_users, np.int64)
+    for row in rows:
+        counts[users[row]] += 1
+    return counts
 
 
 @jit

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from unskew.types import Bool, Int64, Interactions, UnskewError
+from unskew.jit import jit
+from unskew.numbering import number_by_appearance
+from unskew.ragged import (
+    count_owners,
+    indptr_from_counts,
+    order_by_owner,
+    owners,
+    ranges,
+    user_blocks,
+)
+from unskew.types import Bool, Int8, Int32, Int64, Interactions, UnskewError
 
 MIN_EVALUATED_ROWS = 3
 """Rows that a user needs to be evaluated: one each for training, validation and testing."""
 PARTS = ("train", "validation", "test")
 """Names of the parts of a split, in the order of the numbers in ``Interactions.parts``."""
+
+
+_SORTED_ROWS = 1 << 20
+"""Rows that are sorted by time together, to bound the memory for their keys."""
 
 
 class Rules(Protocol):
@@ -36,53 +51,102 @@ class Masks(NamedTuple):
     test: Bool
 
 
-def leave_one_out(kept: Interactions, clock: Int64, rules: Rules, notes: list[str]) -> Masks:
+class Rows(NamedTuple):
+    """The rows to split: user after user, each user's rows in order of time."""
+
+    kept: Interactions
+    clock: Int64
+    """Time of each row."""
+    indptr: Int64
+    """Where each user begins in ``in_time``."""
+    in_time: Int64
+    """Row numbers, user after user; a user's rows with equal times stay in the order of the
+    file."""
+
+
+def sort_rows(kept: Interactions, clock: Int64) -> Rows:
+    """Sort rows by user and time."""
+    indptr = indptr_from_counts(count_owners(kept.users, len(kept.user_ids)))
+    in_time = order_by_owner(kept.users, indptr)
+    _sort_by_time(indptr, in_time, clock)
+    return Rows(kept, clock, indptr, in_time)
+
+
+def _sort_by_time(indptr: Int64, rows: Int64, clock: Int64) -> None:
+    """Sort each user's rows by time, in place; the sort is stable."""
+    for first, end in user_blocks(indptr, _SORTED_ROWS):
+        own = rows[indptr[first] : indptr[end]]
+        times, user = clock[own], owners(indptr[first : end + 1])
+        if (np.diff(times)[np.diff(user) == 0] < 0).any():
+            own[:] = own[np.lexsort((times, user))]
+
+
+def leave_one_out(rows: Rows, rules: Rules, notes: list[str]) -> Masks:
     """Test on each user's latest row, validate on the one before, train on all earlier rows. Users
     with too few rows for that only train.
     """
-    per_user = np.bincount(kept.users, minlength=len(kept.user_ids))
-    enough = _can_be_evaluated(per_user, notes)
-    latest_first = _latest_first(kept, clock, rules)
-    starts = (np.cumsum(per_user) - per_user)[enough]
-    validation, test = np.zeros((2, len(clock)), bool)
+    enough = _can_be_evaluated(np.diff(rows.indptr), notes)
+    latest_first = _latest_first(rows, rules)
+    starts = rows.indptr[:-1][enough]
+    validation, test = np.zeros((2, len(latest_first)), bool)
     test[latest_first[starts]] = validation[latest_first[starts + 1]] = True
     return Masks(~validation & ~test, validation, test)
 
 
-def cut_ratio(kept: Interactions, clock: Int64, rules: Rules, notes: list[str]) -> Masks:
+def cut_ratio(rows: Rows, rules: Rules, notes: list[str]) -> Masks:
     """Test on the latest rows of each user, validate on those before, train on all earlier rows.
 
     ``rules`` has the shares of each user's rows to hold out. Numbers of rows are rounded, but each
     part gets at least one row. Users with too few rows for that only train.
     """
-    per_user = np.bincount(kept.users, minlength=len(kept.user_ids))
+    per_user = np.diff(rows.indptr)
     enough = _can_be_evaluated(per_user, notes)
     n_test = np.clip(np.floor(per_user * rules.test_share + 0.5), 1, per_user - 2)
     n_validation = np.floor(per_user * rules.validation_share + 0.5)
     n_validation = np.clip(n_validation, 1, per_user - n_test - 1)
-    latest_first = _latest_first(kept, clock, rules)
-    starts, user = np.cumsum(per_user) - per_user, kept.users[latest_first]
-    place = np.arange(len(clock)) - starts[user]
-    validation, test = np.zeros((2, len(clock)), bool)
-    test[latest_first] = enough[user] & (place < n_test[user])
-    held_out = enough[user] & (place < (n_test + n_validation)[user])
-    validation[latest_first] = held_out & ~test[latest_first]
+    n_test, n_validation = (np.where(enough, n, 0).astype(np.int64) for n in (n_test, n_validation))
+    latest_first, starts = _latest_first(rows, rules), rows.indptr[:-1]
+    validation, test = np.zeros((2, len(latest_first)), bool)
+    test[latest_first[ranges(starts, n_test)]] = True
+    validation[latest_first[ranges(starts + n_test, n_validation)]] = True
     return Masks(~validation & ~test, validation, test)
 
 
-def _latest_first(kept: Interactions, clock: Int64, rules: Rules) -> Int64:
+def _latest_first(rows: Rows, rules: Rules) -> Int64:
     """Row numbers, user after user, each user's latest row first."""
-    row = np.arange(len(clock))
-    later = row if rules.latest_of_ties == "first" else -row
-    return np.lexsort((later, -clock, kept.users))
+    order = np.empty_like(rows.in_time)
+    first = rules.latest_of_ties == "first"
+    _reverse_times(rows.indptr, rows.in_time, rows.clock, first, order)
+    return order
 
 
-def use_given(kept: Interactions, clock: Int64, rules: Rules, notes: list[str]) -> Masks:
+@jit
+def _reverse_times(
+    indptr: Int64, in_time: Int64, clock: Int64, keep_ties: bool, order: Int64
+) -> None:
+    """Reverse each user's rows, but leave rows of equal times in their order if ``keep_ties``."""
+    for user in range(len(indptr) - 1):
+        place, end = indptr[user], indptr[user + 1]
+        while end > indptr[user]:
+            start = end - 1
+            while (
+                keep_ties
+                and start > indptr[user]
+                and clock[in_time[start - 1]] == clock[in_time[start]]
+            ):
+                start -= 1
+            for n in range(start, end):
+                order[place] = in_time[n]
+                place += 1
+            end = start
+
+
+def use_given(rows: Rows, rules: Rules, notes: list[str]) -> Masks:
     """Use the split that comes with the data (``Interactions.parts``)."""
-    parts = np.asarray(kept.parts)
+    kept, parts = rows.kept, np.asarray(rows.kept.parts)
     masks = Masks(parts == 0, parts == 1, parts == 2)
-    gone = len(kept.user_ids) - len(np.unique(kept.users[masks.train]))
-    add_note(notes, gone, "users without a training row left out")
+    trains = count_owners(kept.users[masks.train], len(kept.user_ids)) > 0
+    add_note(notes, int(np.count_nonzero(~trains)), "users without a training row left out")
     return masks
 
 
@@ -98,12 +162,13 @@ def _can_be_evaluated(rows_per_user: Int64, notes: list[str]) -> Bool:
     return enough
 
 
-def cut_time(kept: Interactions, clock: Int64, rules: Rules, notes: list[str]) -> Masks:
+def cut_time(rows: Rows, rules: Rules, notes: list[str]) -> Masks:
     """Split into training, validation and test at two points in time, the same for all users.
 
     Rows with equal times go to the same (later) part, so slightly more rows than intended may be
     held out. Items without training rows are not held out.
     """
+    kept, clock = rows.kept, rows.clock
     in_order = np.sort(clock)
     n_test = max(round(len(clock) * rules.test_share), 1)
     n_held_out = n_test + max(round(len(clock) * rules.validation_share), 1)
@@ -114,10 +179,12 @@ def cut_time(kept: Interactions, clock: Int64, rules: Rules, notes: list[str]) -
             "test by time: use the leak-free protocol instead."
         )
     train, test = clock < starts[1], clock >= starts[2]
-    trained_on = np.isin(kept.items, kept.items[train])
-    stays = np.isin(kept.users, kept.users[train])
-    gone = len(kept.user_ids) - len(np.unique(kept.users[train]))
-    add_note(notes, gone, "users without a row before the time cut left out")
+    trained_on = (count_owners(kept.items[train], len(kept.item_ids)) > 0)[kept.items]
+    trains = count_owners(kept.users[train], len(kept.user_ids)) > 0
+    stays = trains[kept.users]
+    add_note(
+        notes, int(np.count_nonzero(~trains)), "users without a row before the time cut left out"
+    )
     unknown = int(np.count_nonzero(stays & ~trained_on))
     add_note(notes, unknown, "later rows not held out: nobody had their item in training")
     return Masks(train, ~train & ~test & trained_on, test & trained_on)
@@ -132,90 +199,105 @@ def keep_rows(
     the order given if the data is already split), and the time of each row. Without timestamps,
     the number of the row replaces the time.
     """
-    users = interactions.users.astype(np.int64)
-    items = interactions.items.astype(np.int64)
-    rows = np.arange(len(users))
-
+    users, items = interactions.users, interactions.items
+    keep = np.ones(len(users), np.bool_)
     if interactions.ratings is not None:
-        rows = np.flatnonzero(interactions.ratings > 0)
-        add_note(notes, len(users) - len(rows), "rows without a positive rating left out")
-
+        keep = interactions.ratings > 0
+        add_note(notes, int(np.count_nonzero(~keep)), "rows without a positive rating left out")
     if deduplicate:
-        repeated = len(rows)
-        _check_overlap(interactions, rows)
-        pairs = users[rows] * max(len(interactions.item_ids), 1) + items[rows]
-        rows = rows[np.sort(np.unique(pairs, return_index=True)[1])]
-        add_note(notes, repeated - len(rows), "repeated (user, item) rows left out")
-
-    per_user = np.bincount(users[rows], minlength=len(interactions.user_ids))
+        repeated = _find_repeats(interactions, keep)
+        keep &= ~repeated
+        add_note(notes, int(np.count_nonzero(repeated)), "repeated (user, item) rows left out")
+    per_user = count_owners(users if keep.all() else users[keep], len(interactions.user_ids))
     enough = per_user >= interactions.min_user_rows
-    rows = rows[enough[users[rows]]]
+    keep &= enough[users]
     few = f"users with fewer than {interactions.min_user_rows} rows left out"
     add_note(notes, int(np.count_nonzero(~enough)), few)
-    if len(rows) == 0:
+    if not keep.any():
         raise UnskewError(
             f"No user of {interactions.name} has {interactions.min_user_rows} or more usable rows: "
             "lower min_user_rows or give a larger file."
         )
-
-    number = _number_by_appearance if interactions.parts is None else _number_in_order
-    users, old_users = number(users[rows], len(interactions.user_ids))
+    rows = slice(None) if keep.all() else np.flatnonzero(keep)
     if interactions.parts is None:
-        items, old_items = number(items[rows], len(interactions.item_ids))
+        users, old_users = number_by_appearance(users[rows])
+        items, old_items = number_by_appearance(items[rows])
     else:  # the catalogue is given too
+        users, old_users = _number_in_order(users[rows], enough & (per_user > 0))
         items, old_items = items[rows], np.arange(len(interactions.item_ids))
+
+    def pick(values: Sequence[str], chosen: Int64) -> Sequence[str]:
+        return tuple(values[old] for old in chosen.tolist())
+
     titles, features = interactions.titles, interactions.item_features
     kept = replace(
         interactions,
-        users=users.astype(np.int32),
-        items=items.astype(np.int32),
-        user_ids=tuple(interactions.user_ids[old] for old in old_users.tolist()),
-        item_ids=tuple(interactions.item_ids[old] for old in old_items.tolist()),
+        users=users,
+        items=items,
+        user_ids=pick(interactions.user_ids, old_users),
+        item_ids=pick(interactions.item_ids, old_items),
         ratings=None if interactions.ratings is None else interactions.ratings[rows],
         timestamps=None if interactions.timestamps is None else interactions.timestamps[rows],
-        titles=None if titles is None else tuple(titles[old] for old in old_items.tolist()),
+        titles=None if titles is None else pick(titles, old_items),
         parts=None if interactions.parts is None else interactions.parts[rows],
         item_features=None if features is None else features[old_items],
     )
-    clock = rows if kept.timestamps is None else kept.timestamps
-    return kept, clock.astype(np.int64)
+    clock = np.flatnonzero(keep) if kept.timestamps is None else kept.timestamps
+    return kept, clock.astype(np.int64, copy=False)
 
 
-def _check_overlap(interactions: Interactions, rows: Int64) -> None:
-    """Raise an UnskewError if a (user, item) pair stands in two parts of a given split."""
-    if interactions.parts is None:
-        return
-    users, items = interactions.users[rows].astype(np.int64), interactions.items[rows]
-    pairs, parts = users * len(interactions.item_ids) + items, interactions.parts[rows]
-    _, first, pair = np.unique(pairs, return_index=True, return_inverse=True)
-    twice = np.flatnonzero(parts != parts[first[pair]])
-    if len(twice):
-        at = int(twice[0])
-        one, other = PARTS[parts[first[pair[at]]]], PARTS[parts[at]]
+def _find_repeats(interactions: Interactions, keep: Bool) -> Bool:
+    """Which of the rows to keep repeat an earlier (user, item) pair. Raise an UnskewError if a pair
+    stands in two parts of a given split."""
+    users, items = interactions.users, interactions.items
+    indptr = indptr_from_counts(count_owners(users, len(interactions.user_ids)))
+    order = order_by_owner(users, indptr)
+    repeated, n_items = np.zeros(len(users), np.bool_), len(interactions.item_ids)
+    parts = np.zeros(len(users), np.int8) if interactions.parts is None else interactions.parts
+    first, at = _mark_repeats(indptr, order, items, keep, parts, n_items, repeated)
+    if at < len(users):
         raise UnskewError(
             f"User {interactions.user_ids[users[at]]} and item {interactions.item_ids[items[at]]} "
-            f"of {interactions.name} stand in {one} and in {other}: remove the pair from one of "
-            "them."
+            f"of {interactions.name} stand in {PARTS[parts[first]]} and in {PARTS[parts[at]]}: "
+            "remove the pair from one of them."
         )
+    return repeated
 
 
-def _number_in_order(codes: Int64, n_codes: int) -> tuple[Int64, Int64]:
-    """Renumber codes (user or item numbers) as 0, 1, … in ascending order, without gaps. Returns
-    the new number of each entry and the old code of each number."""
-    old, fresh = np.unique(codes, return_inverse=True)
-    return fresh, old
+@jit
+def _mark_repeats(
+    indptr: Int64,
+    order: Int64,
+    items: Int32,
+    keep: Bool,
+    parts: Int8,
+    n_items: int,
+    repeated: Bool,
+) -> tuple[int, int]:
+    """Mark repeated rows. Returns the first row whose pair stands in another part before, after
+    that earlier row; ``len(items)`` if there is none."""
+    taken_by, first = np.full(n_items, -1, np.int64), np.zeros(n_items, np.int64)
+    earlier, clash = -1, len(items)
+    for user in range(len(indptr) - 1):
+        for row in order[indptr[user] : indptr[user + 1]]:
+            item = items[row]
+            if not keep[row]:
+                continue
+            if taken_by[item] != user:
+                taken_by[item] = user
+                first[item] = row
+                continue
+            repeated[row] = True
+            if parts[row] != parts[first[item]] and row < clash:
+                earlier, clash = first[item], row
+    return earlier, clash
 
 
-def _number_by_appearance(codes: Int64, n_codes: int) -> tuple[Int64, Int64]:
-    """Renumber codes (user or item numbers) as 0, 1, … by first appearance. Returns the new number
-    of each entry and the old code of each number. ``n_codes`` is larger than every code."""
-    first = np.full(n_codes, len(codes), np.int64)
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    present = np.flatnonzero(first < len(codes))
-    old = present[np.argsort(first[present])]
-    fresh = np.full(n_codes, -1, np.int64)
-    fresh[old] = np.arange(len(old))
-    return fresh[codes], old
+def _number_in_order(codes: Int32, present: Bool) -> tuple[Int32, Int64]:
+    """Renumber codes as 0, 1, … in ascending order, without gaps; ``present`` says which codes
+    there are. Returns the new number of each entry and the old code of each number."""
+    fresh = (np.cumsum(present) - 1).astype(np.int32)
+    return fresh[codes], np.flatnonzero(present)
 
 
 def add_note(notes: list[str], count: int, what: str) -> None:

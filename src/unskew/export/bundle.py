@@ -55,7 +55,7 @@ class Exported:
     def scores(self, histories: Ragged) -> Float32:
         """Python's scores of newcomers, computed from the tables as they are in the file."""
         users, n_items = np.arange(len(histories.indptr) - 1), self.recommender.split.n_items
-        cohort = Cohort(users, histories, distinct(histories, n_items), n_items, 0, 1)
+        cohort = Cohort(users, histories, distinct(histories), n_items, 0, 1)
         return newcomer_scores(self.recommender.model[0], self.prepared.download, cohort)
 
 

@@ -81,12 +81,12 @@ class LinearMethod(CentralMethod):
     def epoch(
         self, server: Any, private: OwnItems, everyone: Cohort
     ) -> tuple[Any, OwnItems, float]:
-        fitted, loss = self.fit(distinct(everyone.positives, everyone.n_items), everyone.n_items)
+        fitted, loss = self.fit(distinct(everyone.positives), everyone.n_items)
         return fitted, self.fold_in(fitted, private, everyone), loss
 
     def refresh(self, download: Any, private: OwnItems, history: Ragged) -> OwnItems:
         """The users' distinct items. The server's first array has a row per item."""
-        seen = distinct(history, len(download[0]))
+        seen = distinct(history)
         return OwnItems(Rows(*seen, np.ones((len(seen.items), 1), np.float32)))
 
 

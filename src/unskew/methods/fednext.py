@@ -143,7 +143,7 @@ class FedNext(Method):
         if not len(download.R):
             return first_stage_upload(self._refit, download, private, cohort)
         window = draw_windows(shuffle_ties(cohort), self.config.window + 1)
-        own = distinct(window, cohort.n_items)
+        own = distinct(window)
         U = self._refit.own_items(refit_part(download), own)
         rows = Own(*own, download.R[own.items], U, download.V[own.items])
         numbered = history_rows(window, own, cohort.n_items)

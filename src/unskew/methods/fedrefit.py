@@ -118,7 +118,7 @@ class FedRefit(Method):
     def local(
         self, download: Server, private: Private, cohort: Cohort
     ) -> tuple[Private, Upload, Float64]:
-        own, n = distinct(cohort.positives, cohort.n_items), len(cohort.users)
+        own, n = distinct(cohort.positives), len(cohort.users)
         T, fit = self.own_items(download, own), self._fit_index(download)
         p = sum_rows(own, T)
         users = download.users[own.items] ** -(2 * self.config.item_power)
@@ -165,7 +165,7 @@ class FedRefit(Method):
         return score_table(private.p[:, : back.shape[1]], back)
 
     def refresh(self, download: Server, private: Private, history: Ragged) -> Private:
-        own = distinct(history, len(download.U))
+        own = distinct(history)
         T = self.own_items(download, own)
         if not download.V.shape[1]:
             return Private(_pad(sum_rows(own, T), private.p.shape[1]))

@@ -87,7 +87,7 @@ class LightGCN(CentralMethod):
         self, server: Server, private: Private, everyone: Cohort
     ) -> tuple[Server, Private, float]:
         c, n_users = self.config, len(private.E0)
-        graph = Graph.of(distinct(everyone.positives, everyone.n_items), everyone.n_items)
+        graph = Graph.of(distinct(everyone.positives), everyone.n_items)
         both = zip(private[:3], server[:3], strict=True)
         table = Table(*(np.concatenate(parts) for parts in both))
         E0, m, v = table
@@ -113,7 +113,7 @@ class LightGCN(CentralMethod):
     def fold_in(self, download: Download, private: Private, cohort: Cohort) -> Private:
         """Embed new users by propagation from their items, with zero initial embeddings: the sum of
         the items' messages / (sqrt(number of items) (layers + 1))."""
-        seen = distinct(cohort.positives, cohort.n_items)
+        seen = distinct(cohort.positives)
         p = np.zeros_like(private.p)
         np.add.at(p, owners(seen.indptr), download.sent[seen.items])
         p /= np.sqrt(np.maximum(seen.counts(), 1))[:, None] * (self.config.layers + 1)
