@@ -39,14 +39,20 @@ def test_the_command_says_its_version(place):
 
 
 def test_a_run_that_diverged_says_so(place):
-    arguments = ("run", "--method", "pfedrec", "--rounds", 2, "--out", "diverged", "--json")
-    stdout, stderr = unskew(*arguments, "--set", "learning_rate=30", cwd=place)
+    arguments = ("run", "--method", "gpfedrec", "--rounds", 2, "--out", "diverged", "--json")
+    stdout, stderr = unskew(*arguments, "--set", "learning_rate=3", cwd=place)
     assert json.loads(stdout)["rounds"] == 2
     assert "diverged: with seed 0 the loss is not a number in round 2" in " ".join(stderr.split())
     refused = (*arguments[:-2], "never", "--set", "learning_rate=1e9")
     _, stderr = unskew(*refused, cwd=place, expect=2)
     assert "returned NaN or infinity" in stderr
     assert "rate that is too high" in stderr
+
+
+def test_an_upload_too_large_to_be_added_exactly_is_one_sentence(place):
+    arguments = ("run", "--method", "pfedrec", "--rounds", 2, "--out", "large")
+    _, stderr = unskew(*arguments, "--set", "learning_rate=30", cwd=place, expect=2)
+    assert "An upload has a value that times its weight is 2.68e+08 or more" in stderr
 
 
 def test_run_prints_one_json_object_with_the_documented_keys(finished, place):

@@ -67,7 +67,7 @@ def python_scores(method: Any, download: Any, lists: list[Int32], n_items: int) 
     ends = np.cumsum([0, *map(len, lists)])
     history = Ragged(ends, np.concatenate(lists))
     users = np.arange(len(lists))
-    cohort = Cohort(users, history, distinct(history, n_items), n_items, 0, 1)
+    cohort = Cohort(users, history, distinct(history), n_items, 0, 1)
     return newcomer_scores(method, download, cohort)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -62,14 +63,14 @@ def test_a_missing_or_foreign_run_is_one_sentence(place: Path, tmp_path: Path) -
     assert "is not a unskew-run file" in refusal(place, str(foreign), "x")
     damaged = tmp_path / "damaged"
     damaged.mkdir()
-    for name in ("run.json", "result.json", "users.parquet"):
-        (damaged / name).write_bytes((place / "run" / name).read_bytes())
-    assert "items.parquet cannot be used: it is missing" in refusal(place, str(damaged), "x")
-    (damaged / "items.parquet").write_bytes((place / "run" / "items.parquet").read_bytes())
-    (damaged / "seed-0").mkdir()
-    for name in ("rounds.jsonl", "users.parquet"):
-        (damaged / "seed-0" / name).write_bytes((place / "run" / "seed-0" / name).read_bytes())
-    assert "has no model yet" in refusal(place, str(damaged), "x")
+    (damaged / "run.json").write_bytes((place / "run" / "run.json").read_bytes())
+    assert "manifest.json is missing" in refusal(place, str(damaged), "x")
+    shutil.copytree(place / "run", damaged, dirs_exist_ok=True)
+    (damaged / "items.parquet").unlink()
+    assert "items.parquet is missing" in refusal(place, str(damaged), "x")
+    shutil.copy(place / "run" / "items.parquet", damaged)
+    shutil.rmtree(damaged / "seed-0")
+    assert "seed-0" in refusal(place, str(damaged), "x")
     assert not (place / "x").exists()
 
 

@@ -32,6 +32,9 @@ from unskew.types import UnskewError
 
 VERSION = 2
 """Format version of all files of a run's state."""
+USER = "_user"
+"""Name of the column of user numbers. No field of a method's state can have it: a NamedTuple's
+fields do not start with an underscore."""
 Columns = dict[str, NDArray[Any]]
 """Arrays by name. Those of a block have a row per stored state, or per entry of such a state."""
 
@@ -122,7 +125,7 @@ class Block:
         return block
 
     def __len__(self) -> int:
-        return self._used["user"]
+        return self._used[USER]
 
     @property
     def mapped(self) -> bool:

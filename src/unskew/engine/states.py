@@ -17,10 +17,12 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from unskew.engine.blocks import Block, Columns, Disk, StateFile, StateFolder
+from unskew.engine.blocks import USER, Block, Columns, Disk, StateFile, StateFolder
 from unskew.ragged import indptr_from_counts
 from unskew.types import Int64, Rows
 
+VERSION = "_version"
+"""Name of the column of numbers that states were put with (see `blocks.USER`)."""
 BLOCKS = 64
 """Number of blocks that states are divided into, unless that makes blocks too small or large."""
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 2**20, 2**28
@@ -54,7 +56,7 @@ class States:
 
     def __init__(self, like: Any, n_users: int) -> None:
         self._kind, self.n_users = type(like), n_users
-        self._empty: Columns = {"user": np.empty(0, np.int64), "version": np.empty(0, np.int64)}
+        self._empty: Columns = {USER: np.empty(0, np.int64), VERSION: np.empty(0, np.int64)}
         """The columns of a block, without rows. A ragged field has three."""
         self._ragged: list[str] = []
         for name, leaf in zip(like._fields, like, strict=True):
@@ -184,10 +186,10 @@ class States:
             known = {block.file: (number, block) for number, block in sharing._blocks.items()}
         for file in files:
             number, block = known.get(file) or (next(states._numbers), Block.load(file))
-            users = block.column("user")
+            users = block.column(USER)
             states._blocks[number] = block
             states._block[users], states._row[users] = number, np.arange(len(users))
-            versions[users] = block.column("version")
+            versions[users] = block.column(VERSION)
             for name in states._ragged:
                 counts = block.column(f"{name}.counts")
                 states._count[name][users] = counts
@@ -214,10 +216,10 @@ class States:
                 number = min(small, key=used.__getitem__)
             else:
                 return
-            users = own[number].column("user")
+            users = own[number].column(USER)
             current = (self._block[users] == number) & (self._row[users] == np.arange(len(users)))
             users = users[current]
-            versions = self._gather(self._find(users), "version")
+            versions = self._gather(self._find(users), VERSION)
             self._append(users, self.take(users), slice(0, len(users)), versions)
 
     @property
@@ -261,7 +263,7 @@ class States:
 
     def _append(self, users: Int64, private: Any, some: slice, versions: Int64) -> None:
         """Write the states ``some`` of ``private`` to the open block, as those of ``users``."""
-        columns: Columns = {"user": users, "version": versions}
+        columns: Columns = {USER: users, VERSION: versions}
         for name in self._kind._fields:
             leaf = getattr(private, name)
             if name in self._ragged:
