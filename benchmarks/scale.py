@@ -1,20 +1,23 @@
 """How a round's cost grows with the federation, measured through the command line.
 
-    python -m benchmarks.scale cost      one size changed at a time: seconds, memory, exponents
-    python -m benchmarks.scale million   a million users, 50,000 items, 50 million rows
-    python -m benchmarks.scale page      write tables and pictures from the rows into docs/scale.md
+    python -m benchmarks.scale cost         one size changed at a time: seconds, memory, exponents
+    python -m benchmarks.scale evaluation   evaluation against training, on two data sets
+    python -m benchmarks.scale million      a million users, 50,000 items, 50 million rows
+    python -m benchmarks.scale page         tables and pictures of the rows into docs/scale.md
 
-Every cell is an `unskew data make` and an `unskew run` of its own. Rows go to results/scale.jsonl;
-cells that have a row are not run again.
+Every cell is an `unskew run` of its own, on a file that `unskew data make` has made. Rows go to
+results/scale.jsonl; cells that have a row are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,6 +60,9 @@ MILLION_RUNS: dict[str, tuple[str, ...]] = {
     "pfedclr": ("--rounds", "50", "--set", "participation=0.01"),
 }
 """Options of the runs with a million users; FedRefit trains as by default."""
+HUNDRED_THOUSAND = Size(100_000, 20_000, 5_200_000)
+EVALUATED_USERS = (None, 10_000)
+"""Users who are evaluated between the rounds, None: everybody."""
 COST_ROUNDS = {"fedrefit": 8, "fedmf": 4, "pfedclr": 4}
 """Rounds per cell; FedRefit's eight differ, so that its figure is a mean over its training."""
 MEASURES = {"seconds_per_round": "training", "evaluation_seconds_per_round": "evaluation"}
@@ -75,41 +81,62 @@ def cost_cells() -> Iterator[tuple[str, str, Size]]:
                 yield method, name, size
 
 
-def run_cost() -> None:
+def run_cost(scratch: Path) -> None:
     """Measure every cell of the study of cost that has no row yet."""
     for method, name, size in cost_cells():
         options = ["--rounds", str(COST_ROUNDS[method]), "--set", f"dim={size.dim}"]
         if method == "pfedclr":
             options += ["--set", f"rank={size.rank}"]
-        measure("cost", method, size, options, changed=name)
+        measure(scratch, "cost", method, size, options, changed=name)
 
 
-def run_million() -> None:
+def run_evaluation(scratch: Path) -> None:
+    """Measure what evaluating everybody costs, and 10,000 users, where there is no row yet."""
+    for data in ("ml-1m", HUNDRED_THOUSAND):
+        for method in METHODS:
+            for users in EVALUATED_USERS:
+                options = ["--rounds", str(COST_ROUNDS[method])]
+                options += [] if users is None else ["--evaluate-users", str(users)]
+                measure(scratch, "evaluation", method, data, options, evaluated=users)
+
+
+def run_million(scratch: Path) -> None:
     """Measure the runs with a million users that have no row yet."""
     for method, options in MILLION_RUNS.items():
         more = ["--evaluate-users", "20000", "--evaluate-every", "10"]
-        measure("million", method, MILLION, [*options, *more])
+        measure(scratch, "million", method, MILLION, [*options, *more])
 
 
-def measure(study: str, method: str, size: Size, options: list[str], **more: Any) -> None:
-    """Run one cell, unless it has a row, and add its row to the results."""
-    key = {"study": study, "method": method, **size._asdict(), **more}
+def measure(
+    scratch: Path, study: str, method: str, data: Size | str, options: list[str], **more: Any
+) -> None:
+    """Run one cell, unless it has a row, and add its row to the results. ``data`` is a data set
+    known by name, or the size of one to be made, in the folder ``scratch``."""
+    sizes = {"data": data} if isinstance(data, str) else data._asdict()
+    key = {"study": study, "method": method, **sizes, **more}
     if any(all(row.get(k) == v for k, v in key.items()) for row in rows(study)):
         return
     if warning := machine.busy():
         print(warning, file=sys.stderr)
-    with tempfile.TemporaryDirectory() as scratch:
-        data = Path(scratch) / "made.parquet"
-        sizes = [f"--{name}={getattr(size, name)}" for name in ("users", "items", "rows")]
-        make = ["data", "make", *sizes, "--seed", "0", "--out"]
-        run = ["run", "--method", method, *options, "--json", "--data"]
-        unskew(*make, str(data))
-        made = json.loads(unskew(*run, str(data), "--out", str(Path(scratch) / "run")))
+    run, commands = ["run", "--method", method, *options, "--json", "--data"], []
+    file, shown = str(data), str(data)
+    if not isinstance(data, str):
+        made_of = {name: sizes[name] for name in ("users", "items", "rows")}
+        path = scratch / f"{'-'.join(map(str, made_of.values()))}.parquet"
+        make = ["data", "make", *(f"--{k}={v}" for k, v in made_of.items()), "--seed=0", "--out"]
+        if not path.exists():
+            unskew(*make, str(path))
+        commands.append(" ".join(["unskew", *make, "FILE"]))
+        file, shown = str(path), "FILE"
+    began = time.perf_counter()
+    found = json.loads(unskew(*run, file, "--out", str(scratch / "run")))
+    seconds = time.perf_counter() - began
+    shutil.rmtree(scratch / "run")
+    commands.append(" ".join(["unskew", *run, shown]))
     kept = (*MEASURES, "peak_rss_mb", "bytes_up", "bytes_down", "metrics", "model_sha256")
-    commands = [" ".join(["unskew", *make, "FILE"]), " ".join(["unskew", *run, "FILE"])]
-    figures = {name: made[name] for name in kept}
+    figures = {name: found[name] for name in kept} | {"seconds": seconds}
     append_json_line(RESULTS, key | figures | {"commands": commands, **machine.describe()})
-    print(f"{study}: {method}, {size}: {made['seconds_per_round']:.2f} s a round", flush=True)
+    print(f"{study}: {method}, {data}: {found['seconds_per_round']:.2f} s a round", flush=True)
 
 
 def unskew(*arguments: str) -> str:
@@ -120,7 +147,8 @@ def unskew(*arguments: str) -> str:
 
 def rows(study: str) -> list[dict[str, Any]]:
     """The result rows of a study."""
-    return [row for row in read_json_lines(RESULTS) if row["study"] == study]
+    made = read_json_lines(RESULTS) if RESULTS.exists() else []
+    return [row for row in made if row["study"] == study]
 
 
 def exponent(xs: list[float], ys: list[float]) -> float:
@@ -131,10 +159,11 @@ def exponent(xs: list[float], ys: list[float]) -> float:
 def write_page() -> None:
     """Renew the tables between the markers of docs/scale.md, and its picture."""
     text = PAGE.read_text()
-    for name, table in (("cost", cost_table()), ("million", million_table())):
+    tables = {"cost": cost_table, "evaluation": evaluation_table, "million": million_table}
+    for name, table in tables.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         head, _, rest = text.partition(begin)
-        text = f"{head}{begin}\n{to_markdown(table)}\n{end}{rest.partition(end)[2]}"
+        text = f"{head}{begin}\n{to_markdown(table())}\n{end}{rest.partition(end)[2]}"
     write_text(PAGE, text)
     write_text(PICTURE, draw_svg(cost_chart()))
 
@@ -172,26 +201,49 @@ def cost_chart() -> Chart:
     return Chart("Cost of a round", tuple(panels))
 
 
+def evaluation_table() -> Table:
+    """What a round's evaluation costs, beside its training."""
+    heads = ["data", "method", "evaluated", "training s", "evaluation s", "ratio"]
+    lines = [
+        [
+            row.get("data", "100,000 users"),
+            row["method"],
+            "everybody" if row["evaluated"] is None else f"{row['evaluated']:,} users",
+            Cell.number(row["seconds_per_round"], 2),
+            Cell.number(row["evaluation_seconds_per_round"], 2),
+            Cell.number(row["evaluation_seconds_per_round"] / row["seconds_per_round"], 2),
+        ]
+        for row in rows("evaluation")
+    ]
+    return Table.of(heads, lines)
+
+
 def million_table() -> Table:
     """Time, memory and quality of the runs with a million users."""
-    heads = ["method", "s per round", "s per evaluation round", "peak GB", "HR@10"]
+    heads = ["method", "s per round", "s per evaluation round", "minutes in all", "peak GB"]
     lines = [
         [
             row["method"],
             Cell.number(row["seconds_per_round"], 1),
             Cell.number(row["evaluation_seconds_per_round"], 1),
+            Cell.number(row["seconds"] / 60, 1),
             Cell.number(row["peak_rss_mb"] / 1024, 1),
-            Cell.number(row["metrics"]["hr@10"]["mean"], 3),
+            Cell.number(row["metrics"]["ndcg@10"]["mean"], 4),
         ]
         for row in rows("million")
     ]
-    return Table.of(heads, lines)
+    return Table.of([*heads, "NDCG@10"], lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("what", choices=("cost", "million", "page"))
-    {"cost": run_cost, "million": run_million, "page": write_page}[parser.parse_args().what]()
+    studies = {"cost": run_cost, "evaluation": run_evaluation, "million": run_million}
+    parser.add_argument("what", choices=(*studies, "page"))
+    what = parser.parse_args().what
+    if what == "page":
+        return write_page()
+    with tempfile.TemporaryDirectory() as scratch:
+        studies[what](Path(scratch))
 
 
 if __name__ == "__main__":
