@@ -113,7 +113,7 @@ def measure(
     recommender, n_items = exported.recommender, exported.recommender.split.n_items
     histories = draw_histories(n_items)
     users = np.arange(N_HISTORIES)
-    cohort = Cohort(users, histories, distinct(histories, n_items), n_items, 0, 1)
+    cohort = Cohort(users, histories, distinct(histories), n_items, 0, 1)
     trained = newcomer_scores(*recommender.model, cohort)
     same = exported.scores(histories)
     scores, best, times = answers(exported.content, histories)

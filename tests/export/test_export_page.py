@@ -20,12 +20,15 @@ from export_samples import (
     python_scores,
 )
 
+import unskew
 from browser import Browser
 from conftest import run_unskew
 from unskew import UnskewError
+from unskew.data import load
 from unskew.export import to_page
 from unskew.export.page import Contents, render_page
 from unskew.export.tables import Precision, Prepared, prepare
+from unskew.methods import create
 from unskew.methods.newcomers import Neighbours
 from unskew.types import Cohort, Ragged
 
@@ -211,33 +214,95 @@ def test_the_policy_lets_nothing_out(browser: Browser, page: Path) -> None:
     assert [one for one in browser.requests() if not one.startswith("data:")] == [page.as_uri()]
 
 
-def test_the_upload_shown_is_the_one_that_the_method_makes(browser: Browser, page: Path) -> None:
-    open_page(browser, page)
-    method, _ = fitted("fedrefit").recommender().model
-    # A download before the last fit of V, which reads histories forwards only.
-    forward = method.config.space_rounds + len(method.config.backward) - 1
-    prepared = prepare(*model("fedrefit"), "float16")
-    download = prepared.download._replace(step=np.array([forward], np.int32))
-    history = np.array([4, 900, 77, 31, 5], np.int32)
-    lists = Ragged(np.array([0, 5]), history)
-    _, private = method.init(1, 1500, 0)
-    cohort = Cohort(np.array([0]), lists, lists, 1500, 0, forward)
-    _, upload, _ = method.local(download, private, cohort)
+@pytest.mark.parametrize(
+    ("method", "round"), [("fedrefit", 7), ("fedrefit, both ways", 5), ("fednext", 7)]
+)
+def test_the_upload_shown_is_the_one_that_the_method_sends(
+    browser: Browser, tmp_path: Path, method: str, round: int
+) -> None:
+    """Also in size, and with the items that whoever sees it reads from it."""
+    if method == "fednext":
+        one, download, n_items = model("fednext")
+    else:
+        one, download, n_items = model("fedrefit")
+        if "both" in method:
+            one = create("fedrefit", order="both")
+    prepared = prepare(one, download, n_items, "float32")
+    open_page(browser, bare_page(tmp_path / "page.html", prepared, n_items))
+    history = np.array([4, 190, 77, 31, 5], np.int32)
     shown = browser.run(f"unskew.upload({history.tolist()})")
-    order = np.argsort(history)
-    assert error(np.array(shown["rows"])[order], upload.rows.values) <= 1e-5
+    # The round's download: a model that is exported may be of a later round.
+    early = download._replace(step=np.array([round - 1], np.int32))
+    if method == "fednext":
+        early = early._replace(R=download.R[:0], net=download.net[:0])
+    lists = Ragged(np.array([0, 5]), history)
+    _, private = one.init(1, n_items, 0)
+    cohort = Cohort(np.array([0]), lists, lists, n_items, 0, round)
+    _, upload, _ = one.local(early, private, cohort)
+    assert upload.rows.items.tolist() == sorted(history)
+    assert error(np.array(shown["rows"])[np.argsort(history)], upload.rows.values) <= 1e-5
     assert shown["dense"] == upload.dense.shape[1]
-    titles = fitted("fedrefit").split.titles
+    sizes = "document.getElementById('sizes').textContent"
+    assert browser.run(sizes) == ""  # nothing is ticked
     for item in history.tolist():
-        browser.run(f"document.getElementById('query').value = {json.dumps(titles[item])}")
+        browser.run(f"document.getElementById('query').value = 'item {item}'")
         browser.run("document.getElementById('query').dispatchEvent(new Event('input'))")
-        browser.run("document.querySelector('#hits input').click()")
-    kilobytes = f"{upload.nbytes / 1000:.1f} KB"
-    assert kilobytes in browser.run("document.getElementById('sizes').textContent")
+        box = f"#hits input[data-item='{item}']"
+        browser.run(f'document.querySelector("{box}").click()')
+    assert f"{upload.nbytes / 1000:.1f} KB" in browser.run(sizes)
     read = "[...document.querySelectorAll('#read li')].map(e => e.textContent)"
-    assert browser.run(read) == [titles[item] for item in history]
+    assert browser.run(read) == [f"item {item}" for item in history]
     drawn = "document.querySelector('canvas').width + 'x' + document.querySelector('canvas').height"
-    assert browser.run(drawn) == "129x5"
+    assert browser.run(drawn) == f"{upload.rows.values.shape[1]}x5"
+    hidden = "document.getElementById('later').hidden"
+    assert browser.run(hidden) == (method != "fednext")  # the rounds that train a network
+    assert browser.complaints() == []
+
+
+def test_an_empty_list_is_told_to_tick_a_title(browser: Browser, page: Path) -> None:
+    open_page(browser, page)
+    assert "Tick a title" in browser.run("document.getElementById('sent').textContent")
+    parts = ("sizes", "picture", "attacks", "later")
+    seen = [browser.run(f"document.getElementById('{part}').offsetHeight") for part in parts]
+    assert seen == [0, 0, 0, 0]
+
+
+def test_what_a_page_cannot_compute_it_does_not_show(browser: Browser, tmp_path: Path) -> None:
+    """In its first rounds FedNext also sends how recent each item is, for which a page has no
+    times."""
+    method, download, n_items = model("fednext")
+    early = download._replace(
+        V=download.V[:, :0], R=download.R[:0], net=download.net[:0], step=np.array([2], np.int32)
+    )
+    prepared = prepare(method, early, n_items, "float32")
+    open_page(browser, bare_page(tmp_path / "page.html", prepared, n_items))
+    browser.run("document.querySelector('#hits input').click()")
+    assert "cannot compute" in browser.run("document.getElementById('sent').textContent")
+    assert browser.run("document.getElementById('attacks').offsetHeight") == 0
+    assert len(browser.run(BEST)) == 10
+    assert browser.complaints() == []
+
+
+def test_noise_on_uploads_is_said(browser: Browser, tmp_path: Path) -> None:
+    noisy = unskew.fit("fedrefit", load("demo"), ldp={"noise": 0.1}, rounds=1)
+    (tmp_path / "page.html").write_bytes(to_page(noisy).content)
+    open_page(browser, tmp_path / "page.html")
+    browser.run("document.querySelector('#hits input').click()")
+    assert "random noise added" in browser.run("document.getElementById('sent').textContent")
+
+
+def test_the_script_computes_nothing_else(browser: Browser, page: Path) -> None:
+    """Scoring newcomers, and what leaves a device: all that has a second form."""
+    open_page(browser, page)
+    assert browser.run("Object.keys(unskew)") == ["scores", "best", "upload", "guess"]
+    source = Path(unskew.__file__).parent
+    rooms = {path.relative_to(source).parts[0] for path in source.rglob("*.js")}
+    rooms |= {
+        path.relative_to(source).parts[0]
+        for path in source.rglob("*.py")
+        if re.search(r"^\s*(import|from) onnx", path.read_text(), re.MULTILINE)
+    }
+    assert rooms == {"export", "report"}  # the script of the report sorts tables
 
 
 def test_the_upload_of_the_first_rounds_is_the_methods_too(

@@ -194,4 +194,5 @@ def _contents(run: Run, recommender: Recommender, facts: list[tuple[str, str]], 
         k,
         method.aggregation != "central",
         run.result().bytes_up or 0.0,
+        run.result().privacy is not None,
     )

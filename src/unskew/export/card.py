@@ -47,7 +47,7 @@ def model_facts(run: Run, recommender: Recommender) -> list[tuple[str, str]]:
         ("Data", f"{data}: {result.users:,} users, {result.items:,} items"),
         ("Terms of the data", licence),
         ("Protocol", f"{result.protocol}, {result.ranking} ranked"),
-        ("Test metrics", f"{metrics} (mean over seeds {_list(result.seeds)})"),
+        ("Test metrics", f"{metrics} ({_seeds(result.seeds)})"),
         ("Model", f"seed {recommender.seed}, round {result.best_rounds[at]} of {result.rounds}"),
         ("Trained by", result.command or "Python"),
         ("Versions", ", ".join(f"{name} {number}" for name, number in result.versions.items())),
@@ -80,5 +80,6 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("<", "\\<").split())
 
 
-def _list(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
+def _seeds(seeds: Sequence[int]) -> str:
+    many = f"mean over seeds {', '.join(map(str, seeds))}"
+    return many if len(seeds) > 1 else f"seed {seeds[0]}"

@@ -157,7 +157,18 @@ async function openModel(model, packed) {
 
   // ---- What a device would send for a history ----
 
-  /** Rows and dense block of FedRefit's upload; rows of a fit of V, or of its first rounds. */
+  /** For each item of a list, the sum of the features before it, decayed by their distance. */
+  function featuresBefore(list) {
+    const f = features(list);
+    let z = new Array(f[0].length).fill(0);
+    return list.map((_, t) => {
+      if (t > 0) z = z.map((value, k) => value * model.horizon + f[t][k]);
+      return z;
+    });
+  }
+
+  /** Rows and size of the dense block of FedRefit's upload: that of a fit of V, or of its first
+   *  rounds. A method's Python sends the same; tests compare. */
   function upload(history) {
     const f = features(history);
     const share = 1 / Math.sqrt(Math.max(history.length, 1));
@@ -165,11 +176,9 @@ async function openModel(model, packed) {
       return { rows: history.map(() => f.at(-1).map((v, k, all) => (k < all.length - 1 ? v * share : 1))), dense: 0 };
     }
     const width = f[0].length;
-    let z = new Array(width).fill(0);
-    const rows = history.map((_, t) => {
-      if (t > 0) z = z.map((value, k) => value * model.horizon + f[t][k]);
-      return z.map((value) => value * share);
-    });
+    const forward = featuresBefore(history);
+    const backward = featuresBefore([...history].reverse()).reverse();
+    const rows = forward.map((row, t) => row.map((value, k) => share * (value + model.backward * backward[t][k])));
     return { rows, dense: (width * (width + 1)) / 2 };
   }
 

@@ -112,9 +112,10 @@
     let found = device.best(history, model.k);
     const took = performance.now() - start;
     if (!history.length && found.length && found[0].score === found.at(-1).score) found = [];
-    $("took").textContent = found.length || history.length
-      ? `${count(found.length, "title")}, computed here in ${Math.max(1, Math.round(took))} ms.`
-      : "An empty list says nothing to this method: tick a title.";
+    const listed = `${count(found.length, "title")}, computed here in ${Math.max(1, Math.round(took))} ms`;
+    $("took").textContent = history.length ? `${listed}. The number is the model's score.`
+      : found.length ? `${listed} from an empty list: what suits most people.`
+        : "An empty list says nothing to this method: tick a title.";
     $("recommended").replaceChildren(...found.map(({ item, score }) => {
       const row = element("li");
       row.dataset.item = item;
@@ -163,44 +164,54 @@
   });
 
   function showUpload() {
-    const known = model.federated && model.arrays.some(([name]) => name === "U");
-    $("picture").hidden = !known || !history.length;
-    $("summed").hidden = $("alone").parentElement.hidden = model.federated && !known;
-    $("summed").hidden ||= !model.federated;
+    const known = model.arrays.some(([name]) => name === "U") && !(model.networkFollows && model.horizon === null);
+    const shown = model.federated && known && history.length > 0;
+    $("federated").hidden = !model.federated;
+    $("later").hidden = !(shown && model.networkFollows);
+    $("picture").hidden = $("summed").hidden = !shown;
+    $("attacks").hidden = !history.length || (model.federated && !known);
+    $("sent").textContent = `Nothing leaves this page. ${whatIsSent(known)}`;
+    showSizes([]);
+    if (!history.length) return;
     $("read").replaceChildren(...chips(history));
+    $("alone").textContent = model.federated
+      ? `Each row carries its item's number. So the server reads ${history.length === 1 ? "your item" : `all of your ${count(history.length, "item")}`}:`
+      : "The server reads all of your list:";
     if (!model.federated) {
-      $("sent").textContent = `Nothing leaves this page. But ${model.method} isn't federated: to help train it, your device would have to send the whole list.`;
-      showSizes([["Items sent", history.length.toLocaleString("en")], ["Bytes", kilobytes(4 * history.length)]]);
-      $("alone").textContent = history.length ? "The server reads all of your list:" : "Your list is empty.";
-      return;
+      showSizes([["Items sent", history.length.toLocaleString("en")], ["Size", kilobytes(4 * history.length)]]);
+    } else if (known) {
+      const { rows, dense } = device.upload(history);
+      const width = rows[0].length;
+      showSizes([
+        ["A row for each item", `${count(rows.length, "row")} of ${count(width, "number")}`],
+        ["A block about the whole list", dense ? count(dense, "number") : "none in this round"],
+        ["Size", kilobytes(rows.length * (4 + 4 * width) + 4 * dense + 8)],
+        ["Size in training", `${kilobytes(Math.round(model.bytesUp))} per device and round on average`],
+      ]);
+      draw(rows);
+      showGuess();
     }
-    const inTraining = ["Sent per round in training", `${kilobytes(Math.round(model.bytesUp))} on average`];
-    if (!known) {
-      $("sent").textContent = `Nothing leaves this page. What a device sends in a round of ${model.method}, this page cannot compute.`;
-      showSizes([inTraining]);
-      return;
+  }
+
+  /** What a device with this list would send, in a sentence or two. */
+  function whatIsSent(known) {
+    const method = model.method;
+    if (!model.federated) {
+      return `But ${method} isn't federated: to help train it, your device would have to send the whole list.`;
     }
-    $("sent").textContent = `Nothing leaves this page. If this device took part in a round of ${model.method} that fits ` +
-      "the items' rows, it would send this and nothing else:";
-    $("later").hidden = model.kind !== "HistoryNetwork";
-    const { rows, dense } = device.upload(history);
-    const width = rows.length ? rows[0].length : 0;
-    showSizes([
-      ["Rows, one per item", `${count(rows.length, "row")} of ${count(width, "number")}`],
-      ["Block without items", dense ? `${count(history.length ? dense : 0, "number")}` : "none in this round"],
-      ["In bytes", kilobytes(rows.length ? rows.length * (4 + 4 * width) + 4 * dense + 8 : 0)],
-      inTraining,
-    ]);
-    if (rows.length) draw(rows);
-    $("alone").textContent = history.length
-      ? `Each row carries its item's number. The server reads ${history.length} of your ${count(history.length, "item")}:`
-      : "Your list is empty.";
+    if (!known) return `This page cannot compute what a device sends in a round of ${method}.`;
+    if (!history.length) return "Tick a title to see what a device with your list would send.";
+    const noise = model.noise ? ", with random noise added" : "";
+    return `If this device helped to train ${method}, it would send the following in one of the rounds${noise}, and nothing else:`;
+  }
+
+  function showGuess() {
     const devices = Number($("devices").value);
     const guessed = device.guess(history, devices);
     const right = guessed.filter((item) => history.includes(item)).length;
-    $("guess").textContent = history.length
-      ? `The server sees one sum over ${count(devices, "device")} and not whose row is whose. Of its ${count(guessed.length, "best guess", "best guesses")} at your list, the items with most owners in an average sum, ${right} ${right === 1 ? "is" : "are"} right:`
-      : "Your list is empty.";
+    $("guess").textContent = `With secure aggregation, the server gets the sum over ${count(devices, "device")}, ` +
+      "but no device's own numbers. The titles that most devices share are then its best guess at your list; " +
+      `here ${right} of ${guessed.length} would be right${right ? " (outlined)" : ""}:`;
     $("guessed").replaceChildren(...chips(guessed));
     [...$("guessed").children].forEach((chip, at) => chip.classList.toggle("guessed", history.includes(guessed[at])));
   }
@@ -222,7 +233,7 @@
     $("devices").append(element("option", devices.toLocaleString("en"), { value: devices }));
   }
   $("devices").value = model.nUsers;
-  $("devices").addEventListener("change", showUpload);
+  $("devices").addEventListener("change", showGuess);
   $("query").addEventListener("input", showHits);
   $("clear").addEventListener("click", () => { change([]); $("query").focus(); });
   showHits();

@@ -40,6 +40,8 @@ class Contents(NamedTuple):
     federated: bool
     bytes_up: float
     """Bytes that a client sent per round in training, on average."""
+    noise: bool = False
+    """Whether noise was added to uploads in training."""
 
 
 def render_page(prepared: Prepared, contents: Contents) -> str:
@@ -60,6 +62,7 @@ def render_page(prepared: Prepared, contents: Contents) -> str:
         "k": contents.k,
         "federated": contents.federated,
         "bytesUp": contents.bytes_up,
+        "noise": contents.noise,
     }
     about = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in contents.about
@@ -103,7 +106,8 @@ def _parts(model: Arithmetic) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         fading = values.pop("fading")
         numbers = {"rates": fading.rates.tolist(), "shares": fading.shares.tolist()}
     if isinstance(model, DecayedFactors):
-        numbers = {"horizon": values.pop("horizon")}
+        names = {"horizon": "horizon", "backward": "backward", "network_follows": "networkFollows"}
+        numbers = {script: values.pop(name) for name, script in names.items()}
     return values, numbers
 
 

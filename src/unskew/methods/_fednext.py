@@ -259,7 +259,8 @@ def scale(download: Download) -> float:
 
 def arithmetic_of(refit: FedRefit, download: Download) -> Arithmetic:
     """The arithmetic that scores newcomers from a download of either stage."""
-    first, size = refit.export(refit_part(download)), scale(download)
+    first = refit.export(refit_part(download))._replace(network_follows=True)
+    size = scale(download)
     if len(download.R):
         return HistoryNetwork(first, download.R, download.net, size)
     if download.step[0] == POPULARITY_STEP + 1:

@@ -175,10 +175,10 @@ class FedRefit(Method):
     def export(self, download: Server) -> DecayedFactors:
         damping = download.users ** np.float32(-self.config.item_power)
         if download.V.shape[1]:
-            walk = self._walk(0.0)
-            return DecayedFactors(download.U, damping, walk.decays, download.V, walk.horizon)
+            w = self._walk(min(self.config.backward))
+            return DecayedFactors(download.U, damping, w.decays, download.V, w.horizon, w.backward)
         back = np.pad(download.U / damping[:, None], ((0, 0), (0, 1)))
-        return DecayedFactors(download.U, damping, np.ones(1, np.float32), back, None)
+        return DecayedFactors(download.U, damping, np.ones(1, np.float32), back, None, 0.0)
 
     def _fit_index(self, server: Server) -> int:
         """Number of fits of V (next-item rows) so far; negative in the first ``space_rounds``."""

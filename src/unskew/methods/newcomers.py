@@ -55,6 +55,10 @@ class DecayedFactors(NamedTuple):
     V: Float32
     horizon: float | None
     """Decay of later items as targets in a device's upload; None if it sends its vector instead."""
+    backward: float
+    """Weight of reading the history backwards as well, in a device's upload."""
+    network_follows: bool = False
+    """Whether rounds that train a network come after these, as in FedNext."""
 
 
 class HistoryNetwork(NamedTuple):
