@@ -186,6 +186,8 @@ class States:
             known = {block.file: (number, block) for number, block in sharing._blocks.items()}
         for file in files:
             number, block = known.get(file) or (next(states._numbers), Block.load(file))
+            for name in states._empty:
+                block.column(name)  # a KeyError here, not in a later round, if the file lacks it
             users = block.column(USER)
             states._blocks[number] = block
             states._block[users], states._row[users] = number, np.arange(len(users))
