@@ -34,9 +34,9 @@ MAX_REPLACED_SHARE = 0.25
 MAX_MAPPED_BYTES = 2**28
 """Number of bytes read from mapped files after which their memory is given back."""
 FILE_PAGES = 2**16
-"""Number of bytes that the system loads at least when something is read from a mapped file."""
+"""Minimum number of bytes that the system loads when something is read from a mapped file."""
 MAX_COLUMN_BYTES = 2**23
-"""Size of the states that ``column`` gathers at a time."""
+"""Maximum bytes of the states that ``column`` gathers at a time."""
 
 
 class _Runs(NamedTuple):
