@@ -106,6 +106,11 @@ def test_parquet_labels_that_are_numbers(tmp_path: Path) -> None:
     assert list(data.load(path).item_ids) == ["1.25", "1.5", "3.0"]
 
 
+def test_a_parquet_file_with_brackets_in_its_name(tmp_path: Path) -> None:
+    pl.read_csv(GOOD.encode()).write_parquet(tmp_path / "ratings[1].parquet")
+    check_good(data.load(tmp_path / "ratings[1].parquet"))
+
+
 def test_line_ends_byte_order_mark_quotes_and_spaces(tmp_path: Path) -> None:
     text = "\ufeff" + GOOD.replace("b,x,4", '"b","x",4')
     check_good(data.load(write(tmp_path / "f.csv", text.replace("\n", "\r\n"))))
@@ -127,6 +132,16 @@ def test_columns_can_be_named_or_left_out(tmp_path: Path) -> None:
     assert "did you mean 'who'" in refusal(path, columns={"user": "whom", "item": "what"})
     with pytest.raises(UnskewError, match="'film'"):
         data.load(path, columns={"film": "what"})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_one_column_can_have_two_roles(tmp_path: Path, suffix: str) -> None:
+    path, frame = tmp_path / f"f.{suffix}", pl.DataFrame({"user": [3, 3, 5], "item": [5, 7, 3]})
+    frame.write_csv(path) if suffix == "csv" else frame.write_parquet(path)
+    interactions: Any = data.load(
+        path, columns=dict.fromkeys(("item", "rating", "timestamp"), "item")
+    )
+    assert interactions.ratings.tolist() == interactions.timestamps.tolist() == [5, 7, 3]
 
 
 def test_without_ratings_and_timestamps(tmp_path: Path) -> None:

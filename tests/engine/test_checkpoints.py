@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from unskew.engine import Checkpoints, Federation, State, model_checksum
+from unskew.engine import Checkpoints, Devices, Federation, State, model_checksum
 from unskew.methods import create
 from unskew.types import Split, UnskewError
 
@@ -261,4 +262,24 @@ def test_a_checkpoint_of_an_older_version_says_so(tmp_path: Path, tiny_split: Sp
     Checkpoints(tmp_path).save(state)
     words = r"older version of unskew, before pfedgraph had 'server.aggregates'; train again"
     with pytest.raises(UnskewError, match=words):
+        Checkpoints(tmp_path).load(federation)
+
+
+class OlderPrivate(NamedTuple):
+    """State of FedMF's clients, as if an older version had kept less of it."""
+
+    Q: Any
+
+
+def test_private_state_of_an_older_version_says_so_at_once(
+    tmp_path: Path, tiny_split: Split
+) -> None:
+    federation = Federation(create("fedmf", dim=4, local_epochs=1), tiny_split, seed=0)
+    state = federation.run(1)
+    everyone = np.arange(tiny_split.n_users)
+    older = OlderPrivate(state.devices.take(everyone).Q)
+    held = state.devices.downloads[max(state.devices.downloads)]
+    state.devices = state.best_devices = Devices(older, held)
+    Checkpoints(tmp_path).save(state)
+    with pytest.raises(UnskewError, match="older version of unskew, before fedmf had 'p'"):
         Checkpoints(tmp_path).load(federation)

@@ -114,6 +114,9 @@ def test_too_many_uploads_are_refused_with_a_sentence() -> None:
     full = empty_sum(N_ITEMS, WIDTH, DENSE)._replace(clients=MAX_CLIENTS)
     with pytest.raises(UnskewError, match="lower the participation"):
         add_uploads(full, adversarial_upload(1, 0), N_ITEMS)
+    one = add_uploads(None, adversarial_upload(1, 0), N_ITEMS)
+    with pytest.raises(UnskewError, match="lower the participation"):
+        merge_sums(full, one)
 
 
 def test_the_largest_sum_does_not_overflow() -> None:

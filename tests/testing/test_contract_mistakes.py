@@ -14,6 +14,7 @@ import pytest
 
 from conftest import run_unskew
 from unskew.engine import Federation
+from unskew.engine.contract import RESERVED_NAMES, Contract
 from unskew.kernels import draw_samples
 from unskew.methods.training import TrainingConfig
 from unskew.rng import Purpose, generator
@@ -161,6 +162,15 @@ def test_found_in_the_first_round(
         Federation(mistake(), tiny_split, 0).run(1)
     assert sentence in str(caught.value)
     assert str(caught.value).startswith("honest: ")
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_NAMES))
+def test_a_private_field_named_like_an_array_of_saved_devices(name: str) -> None:
+    """Its values would replace that array, or be replaced by it."""
+    state = NamedTuple("State", [(name, Any)])(np.zeros((3, 2), np.float32))  # type: ignore[misc]
+    with pytest.raises(UnskewError, match=rf"private\.{name}.*rename the field"):
+        Contract("honest").state("init", "private", state, 3)
+    Contract("honest").state("init", "server", state)
 
 
 def test_a_generator_of_its_own_is_found(tiny_split: Split) -> None:

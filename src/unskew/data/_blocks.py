@@ -5,8 +5,8 @@ is several times as fast as text. As "7", "07" and "+7" are different labels, th
 columns whose integers, written out again, would give the same text: then the lengths of all fields
 add up to the length of the block. Numbers of separators and lines show that no field is missing.
 
-Everything else (a missing field, a blank line, a line break in quotes, bytes that are not UTF-8) is
-a doubt, for which ``parse_lines`` returns None. The caller then reads the text line by line.
+For text with anything else (a missing field, a blank line, a line break in quotes, bytes that are
+not UTF-8) ``parse_lines`` returns None. The caller then reads the text line by line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parse_lines(
     blocks: Iterable[bytes], separator: str, names: Sequence[str], keep: Collection[str]
 ) -> pl.DataFrame | None:
     """Parse lines of fields, whose columns have these names, and return the columns ``keep`` as
-    integers or text. None if there is no line or any doubt."""
+    integers or text. None if there is no line, or one that only the slow reader understands."""
     rest = filter(None, blocks)
     first = _parse(next(rest, b"\0"), separator, names, [])
     if first is None:

@@ -62,8 +62,8 @@ def find_columns(
 
 
 def columns_to_read(wanted: Mapping[str, str | None] | None) -> Choice:
-    """The choice of the columns that ``find_columns`` finds."""
-    return lambda header, names: list(find_columns(header, names, wanted).values())
+    """The choice of the columns that ``find_columns`` finds, each once, also one of two roles."""
+    return lambda header, names: list(dict.fromkeys(find_columns(header, names, wanted).values()))
 
 
 def find_usual_name(role: str, names: Sequence[str]) -> str | None:

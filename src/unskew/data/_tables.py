@@ -192,9 +192,9 @@ def _read_parquet(path: Path, choose: Choice | None) -> Table:
     if sys.executable and subprocess.run(probe, capture_output=True, check=False).returncode:
         raise UnskewError(refusal)
     try:
-        names = list(pl.read_parquet_schema(path))
-        keep = names if choose is None else list(choose(str(path), names))
-        frame = pl.read_parquet(path, columns=keep, glob=False, hive_partitioning=False)
+        rows = pl.scan_parquet(path, glob=False, hive_partitioning=False)
+        names = rows.collect_schema().names()
+        frame = (rows if choose is None else rows.select(choose(str(path), names))).collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise UnskewError(refusal) from error
     if frame.height == 0:

@@ -17,6 +17,8 @@ from unskew.types import Cohort, Float64, Rows, UnskewError, Upload
 
 STATE_TYPES = (np.float32, np.int32, np.int64)
 """NumPy types that arrays in the state of the server or of clients may have."""
+RESERVED_NAMES = {"version", "download", "round", "rounds_trained", "due"}
+"""Names that no field of a private state can have: other arrays in files of devices have them."""
 
 
 class Contract:
@@ -42,6 +44,12 @@ class Contract:
                 self._array(step, where, array, STATE_TYPES)
                 self._finite(step, where, array)
             if n_users is not None:
+                if name in RESERVED_NAMES:
+                    self._fail(
+                        step,
+                        f"returned {what}.{name}, a name that saved devices use themselves",
+                        "rename the field",
+                    )
                 n = len(leaf.indptr) - 1 if isinstance(leaf, Rows) else _length(leaf)
                 if n != n_users:
                     self._fail(

@@ -20,11 +20,12 @@ from unskew.types import Method, Rows, Split, UnskewError
 STATE_SHARE = 0.5
 """Share of the available memory above which private state goes to the disk by itself."""
 LARGE_SETTING = 1024
-"""Whole-number settings above this are lowered to it to see how large states are."""
+"""Whole-number settings above this are lowered to it while the size of states is measured."""
 _MEMINFO, _OWN_GROUP, _GROUPS = (
     Path(path) for path in ("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup")
 )
-"""Where Linux tells the machine's memory, the process's control group, and the groups' limits."""
+"""Files in which Linux says how much memory is free and which control group the process is in, and
+the folder with the groups' limits."""
 
 
 def available_memory() -> int | None:

@@ -34,9 +34,9 @@ MAX_REPLACED_SHARE = 0.25
 MAX_MAPPED_BYTES = 2**28
 """Number of bytes read from mapped files after which their memory is given back."""
 FILE_PAGES = 2**16
-"""Number of bytes that the system loads at least when something is read from a mapped file."""
+"""Minimum number of bytes that the system loads when something is read from a mapped file."""
 MAX_COLUMN_BYTES = 2**23
-"""Size of the states that ``column`` gathers at a time."""
+"""Maximum bytes of the states that ``column`` gathers at a time."""
 
 
 class _Runs(NamedTuple):
@@ -186,6 +186,8 @@ class States:
             known = {block.file: (number, block) for number, block in sharing._blocks.items()}
         for file in files:
             number, block = known.get(file) or (next(states._numbers), Block.load(file))
+            for name in states._empty:
+                block.column(name)  # a KeyError here, not in a later round, if the file lacks it
             users = block.column(USER)
             states._blocks[number] = block
             states._block[users], states._row[users] = number, np.arange(len(users))

@@ -65,12 +65,7 @@ def add_weighted(
 ) -> ExactSum:
     """Add each client's rows and dense vector times its factor, and its weight. The arrays of
     ``total`` are changed in place."""
-    clients = total.clients + len(factors)
-    if clients > MAX_CLIENTS:
-        raise UnskewError(
-            f"A sum of {clients:,} uploads is too long; at most {MAX_CLIENTS:,} clients can take "
-            "part in a round: lower the participation."
-        )
+    clients = _check_clients(total.clients + len(factors))
     unfit = _add_rows(rows, factors, total.rows)
     unfit += _add_dense(dense, factors, total.dense)
     unfit += _add_dense(weights[:, None], np.ones(len(weights)), total.weight)
@@ -87,10 +82,20 @@ def add_weighted(
 
 def merge_sums(total: ExactSum, other: ExactSum) -> ExactSum:
     """Add the uploads in ``other`` to ``total``, whose arrays are changed in place."""
+    clients = _check_clients(total.clients + other.clients)
     for mine, theirs in zip(total[:3], other[:3], strict=True):
         mine += theirs
-    clients = total.clients + other.clients
     return ExactSum(*total[:3], clients, total.finite and other.finite)
+
+
+def _check_clients(clients: int) -> int:
+    """Return the number of uploads in a sum; raises an UnskewError if it could overflow."""
+    if clients > MAX_CLIENTS:
+        raise UnskewError(
+            f"A sum of {clients:,} uploads is too long; at most {MAX_CLIENTS:,} clients can take "
+            "part in a round: lower the participation."
+        )
+    return clients
 
 
 def _to_float(part: Int64) -> Float64:
