@@ -64,5 +64,5 @@ def main() -> None:
         # A file or folder that cannot be read or written.
         where = "" if error.filename is None else f"{error.filename}: "
         reason = error.strerror or str(error)
-        stderr.print(f"unskew: {where}{reason}; check the path and its permissions.")
+        stderr.print(f"unskew: {plain(where + reason)}; check the path and its permissions.")
         sys.exit(2)
