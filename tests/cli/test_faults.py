@@ -142,6 +142,16 @@ def test_places_that_cannot_be_used(refused, words, sentence):
     assert sentence in refused(*words)
 
 
+def test_a_folder_whose_name_is_not_unicode(unskew, refused, place):
+    """Its other bytes are lone halves of characters to Python, which UTF-8 cannot write."""
+    name = os.fsdecode(b"run-\xff")
+    out, _ = unskew("run", "--data", "[own].csv", "--method", "popularity", "--out", name)
+    assert out.endswith("Run: run-\\udcff\n")
+    out, _ = unskew("resume", name, "--json")
+    assert name in json.loads(out)["command"]
+    assert "run-� already holds a run" in refused("run", "--data", "[own].csv", "--out", name)
+
+
 def test_damaged_runs_are_named_by_every_command(refused, place):
     for lost, words in (
         ("seed-0/users.parquet", ("compare",)),

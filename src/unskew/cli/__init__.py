@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import sys
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
@@ -46,6 +47,9 @@ def main() -> None:
     )
     app.callback()(before_any_command)
     print_logs()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show
     called = next((given for given in sys.argv[1:] if not given.startswith("-")), None)
     try:
         add_commands(app, called)
