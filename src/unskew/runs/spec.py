@@ -174,6 +174,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UnskewError(f"There is no config file {path}.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # also of thousands of digits or brackets
         raise UnskewError(f"{path} is not a TOML file ({error}); mend that line.") from None
     return _parse(values)
