@@ -33,7 +33,7 @@ from unskew.methods import METHODS
 MB = 2**20
 AVAILABLE = 192 * MB
 """Memory that a run is told it has."""
-MAX_BYTES_OF_REFUSAL = 96 * MB
+MAX_BYTES_OF_REFUSAL = AVAILABLE
 """Memory above which something large was made before it was refused."""
 MAX_BYTES_OF_RUN = 2 * AVAILABLE
 """Memory above which a run was accepted that should have been refused."""
