@@ -159,6 +159,15 @@ def test_without_ratings_and_timestamps(tmp_path: Path) -> None:
     assert interactions.clock == "none"
 
 
+def test_a_name_with_a_null_byte_gets_a_sentence(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.csv", GOOD)
+    for options in ({"titles": "a\0b"}, {"item_features": "a\0b"}):
+        with pytest.raises(UnskewError, match="no such file"):
+            data.load(path, **options)
+    with pytest.raises(UnskewError, match="no such file"):
+        data.load_split("a\0b", test=path)
+
+
 def test_titles_from_a_file(tmp_path: Path) -> None:
     path = write(tmp_path / "f.csv", GOOD)
     titles = write(tmp_path / "t.csv", 'item,title\ny,"Why, oh why"\nx,Ex\n')

@@ -78,6 +78,8 @@ def header_place(path: Path | str) -> str:
 
 def read_table(path: Path, choose: Choice | None = None) -> Table:
     """Read any supported file: Parquet, or delimited text with a header line."""
+    if "\0" in str(path):  # as a config file can name it; opening it would be a ValueError
+        raise UnskewError(f"{path}: no such file; check the path")
     return _read_parquet(path, choose) if _is_parquet(path) else read_text(path, choose=choose)
 
 
