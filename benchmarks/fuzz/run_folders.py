@@ -9,6 +9,8 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,13 +28,18 @@ class Stop(BaseException):
 
 
 def train(folder: str, spec: RunSpec, rounds_until_stop: int | None = None) -> None:
-    """Train a run that saves every round, stopped in a round if asked."""
+    """Train a run that saves every round, stopped in a round if asked. Times and sizes are made up,
+    so that its files have the same bytes each time and a case can be replayed."""
 
     def stop(seed: int, row: dict[str, Any], rounds: int) -> None:
         if (row["round"], seed) == (rounds_until_stop, spec.seeds[-1]):
             raise Stop
 
-    with mock.patch.object(checkpoints, "MAX_WRITING_SHARE", 1e9):
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(checkpoints, "MAX_WRITING_SHARE", 1e9))
+        patches.enter_context(mock.patch("time.perf_counter", count(0, 0.5).__next__))
+        memory = mock.patch("unskew.runs.finished.peak_memory_mb", return_value=100.0)
+        patches.enter_context(memory)
         try:
             run(spec, spec.load(), out=Path(folder), on_round=stop, command="unskew run")
         except Stop:
