@@ -7,7 +7,7 @@ FLOWER := $(VENV)/.ready-flower
 DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow mutants lint types same-bits bench docs report flower-demo clean
+.PHONY: help run test test-slow mutants fuzz lint types same-bits bench docs report flower-demo clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,14 @@ test-slow: $(FLOWER)  ## tests that take minutes: the wheel, real Flower nodes, 
 mutants: $(FLOWER)  ## plant mistakes in the core and list those that no test notices
 	@$(BIN)/python -c "import mutmut" 2>/dev/null || $(BIN)/python -m pip install --quiet mutmut
 	@$(BIN)/python -m benchmarks.mutants
+
+# N, SEED and SECONDS set the number of cases, what they are, and when to stop.
+N := 20000
+SEED := 0
+SECONDS := 3600
+
+fuzz: $(FLOWER)  ## wrong input of every kind, seeded: make fuzz N=20000 SEED=0
+	@$(BIN)/python -m benchmarks.fuzz --cases $(N) --seed $(SEED) --seconds $(SECONDS)
 
 same-bits: $(FLOWER)  ## compare all results with those of another commit: make same-bits BASE=COMMIT
 	@$(BIN)/python -m benchmarks.same_bits $(BASE)

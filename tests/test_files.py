@@ -27,6 +27,14 @@ from unskew.files import (
 from unskew.types import UnskewError
 
 
+def test_json_holds_names_that_are_not_unicode(tmp_path: Path) -> None:
+    """As the system gives them to Python: other bytes are lone halves of characters."""
+    value = {"format": "f", "version": 1, "path": os.fsdecode(b"\xff/\xc3\xa9"), "title": "🎬"}
+    write_json(tmp_path / "f.json", value)
+    assert read_json(tmp_path / "f.json", "f", 1, sealed=True) == value
+    assert "é" in (tmp_path / "f.json").read_text(encoding="utf-8"), "text stays readable"
+
+
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "file"
     write_atomically(path, lambda file: file.write(b"old"))

@@ -104,6 +104,9 @@ def write_json(path: Path, value: Mapping[str, Any], *, compact: bool = False) -
     """Write a JSON object as readable text, or as a single line with ``compact``. If it has a
     format, a last line has the checksum of the text before it."""
     text = json.dumps(value, indent=None if compact else 2, ensure_ascii=False)
+    # A path or command need not be Unicode. Python marks its other bytes by lone halves of
+    # characters, which UTF-8 cannot write, but JSON has escapes for them.
+    text = text.encode(errors="backslashreplace").decode()
     if "format" in value:
         body = text[:-1].rstrip("\n")
         digest = hashlib.sha256(body.encode()).hexdigest()

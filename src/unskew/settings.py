@@ -16,6 +16,9 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 from unskew.types import UnskewError
 
+MAX_WHOLE_NUMBER = 2**63 - 1
+"""Largest whole number of a setting: compiled code has 64-bit integers."""
+
 
 class Bounds(NamedTuple):
     """Allowed range of a number. ``above``, an exclusive lower bound, overrides ``at_least``."""
@@ -73,6 +76,7 @@ def _check(name: str, value: Any, kind: Any, bounds: Bounds) -> None:
         least, above, most = bounds
         enough = value >= least if above is None else value > above
         whole = kind is int
+        most = min(most, MAX_WHOLE_NUMBER) if whole else most
         if not enough or math.isinf(value) or (whole and value % 1):
             number = "a whole number" if whole else "a finite number"
             lowest = f"of at least {least:g}" if above is None else f"above {above:g}"

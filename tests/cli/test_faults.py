@@ -113,13 +113,15 @@ def test_brackets_are_printed_as_they_are(unskew, refused):
         ("ldp = 3", "a table"),
         ("ldp = { nois = 3 }", 'ldp has no setting "nois"'),
         ("speed = 3", 'A run has no setting "speed"'),
+        (f"speed = {'9' * 5000}", "wrong.toml is not a TOML file"),
+        (f"speed = {'[' * 5000}", "wrong.toml is not a TOML file"),
     ],
 )
 def test_a_value_of_the_wrong_kind_in_a_config_file(refused, place, line, wanted):
     (place / "wrong.toml").write_text(line + "\n")
     options = ("--preset", "ml-100k") if line.startswith("method") else ("--rounds", 1)
     err = refused("run", "--config", "wrong.toml", *options, "--out", "never")
-    assert line.split()[0] in err
+    assert line.split()[0] in err or "not a TOML file" in err
     assert wanted in err
     assert not (place / "never").exists()
 
@@ -140,6 +142,16 @@ def test_a_value_of_the_wrong_kind_in_a_config_file(refused, place, line, wanted
 )
 def test_places_that_cannot_be_used(refused, words, sentence):
     assert sentence in refused(*words)
+
+
+def test_a_folder_whose_name_is_not_unicode(unskew, refused, place):
+    """Its other bytes are lone halves of characters to Python, which UTF-8 cannot write."""
+    name = os.fsdecode(b"run-\xff")
+    out, _ = unskew("run", "--data", "[own].csv", "--method", "popularity", "--out", name)
+    assert out.endswith("Run: run-\\udcff\n")
+    out, _ = unskew("resume", name, "--json")
+    assert name in json.loads(out)["command"]
+    assert "run-� already holds a run" in refused("run", "--data", "[own].csv", "--out", name)
 
 
 def test_damaged_runs_are_named_by_every_command(refused, place):

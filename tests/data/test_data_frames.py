@@ -110,6 +110,14 @@ def shop_log() -> dict[str, list[int]]:
     }
 
 
+def test_labels_that_are_python_objects_get_a_sentence() -> None:
+    frame = pl.DataFrame({"user": [1, 2]}).with_columns(
+        pl.Series("item", [object()] * 2, pl.Object)
+    )
+    with pytest.raises(UnskewError, match="column 'item' has the type Object"):
+        unskew.load(frame)
+
+
 @pytest.mark.parametrize("library", ["polars", "pandas"])
 def test_the_log_of_a_shop(library: str) -> None:
     frames = pytest.importorskip(library, reason=f"{library} is not installed; polars is tried")

@@ -111,6 +111,29 @@ def test_a_parquet_file_with_brackets_in_its_name(tmp_path: Path) -> None:
     check_good(data.load(tmp_path / "ratings[1].parquet"))
 
 
+def test_parquet_labels_that_are_bytes(tmp_path: Path) -> None:
+    """Some programs do not say that a column of bytes is text."""
+    path = tmp_path / "f.parquet"
+    pl.DataFrame({"user": ["é", "b"], "item": [b"x", b"y"]}).cast(pl.Binary).write_parquet(path)
+    assert list(data.load(path).user_ids) == ["é", "b"]
+    frame = pl.DataFrame({"user": ["é", "b"], "item": [b"x", b"\xff"]})
+    frame.write_parquet(path)
+    assert "column 'item' holds bytes that are not UTF-8" in refusal(path)
+    with pytest.raises(UnskewError, match="column 'item' holds bytes that are not UTF-8"):
+        data.load(frame)
+
+
+@pytest.mark.parametrize("values", [[[1], [2]], [{"a": 1}, {"a": 2}]])
+def test_titles_and_labels_that_are_lists(tmp_path: Path, values: Any) -> None:
+    path, more = write(tmp_path / "f.csv", GOOD), tmp_path / "more.parquet"
+    pl.DataFrame({"item": ["x", "y"], "title": values}).write_parquet(more)
+    with pytest.raises(UnskewError, match=r"more\.parquet: column 'title' has the type"):
+        data.load(path, titles=more)
+    pl.DataFrame({"item": values}).write_parquet(more)
+    with pytest.raises(UnskewError, match=r"more\.parquet: column 'item' has the type"):
+        data.load_split(path, test=path, items=more)
+
+
 def test_line_ends_byte_order_mark_quotes_and_spaces(tmp_path: Path) -> None:
     text = "\ufeff" + GOOD.replace("b,x,4", '"b","x",4')
     check_good(data.load(write(tmp_path / "f.csv", text.replace("\n", "\r\n"))))
@@ -151,6 +174,15 @@ def test_without_ratings_and_timestamps(tmp_path: Path) -> None:
     assert interactions.clock == "none"
 
 
+def test_a_name_with_a_null_byte_gets_a_sentence(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.csv", GOOD)
+    for options in ({"titles": "a\0b"}, {"item_features": "a\0b"}):
+        with pytest.raises(UnskewError, match="no such file"):
+            data.load(path, **options)
+    with pytest.raises(UnskewError, match="no such file"):
+        data.load_split("a\0b", test=path)
+
+
 def test_titles_from_a_file(tmp_path: Path) -> None:
     path = write(tmp_path / "f.csv", GOOD)
     titles = write(tmp_path / "t.csv", 'item,title\ny,"Why, oh why"\nx,Ex\n')
@@ -170,6 +202,7 @@ LINE_FAULTS = {
     ),
     "rating is NaN": ("a,q,NaN,1600000000", "NaN", "1 NaN rating"),
     "rating is infinite": ("a,q,inf,1600000000", "infinite", "1 infinite rating"),
+    "rating is above float32": ("a,q,1e39,1600000000", "too large", "1 infinite rating"),
     "rating is missing": ("a,q,,1600000000", "rating is missing", "1 missing rating"),
     "user is missing": (",q,3,1600000000", "user is missing", "1 missing user"),
     "item is missing": ("a,,3,1600000000", "item is missing", "1 missing item"),
@@ -197,6 +230,13 @@ def test_a_bad_line_is_named_or_dropped(tmp_path: Path, fault: str, quoted: bool
     mended = data.load(path, skip_bad_rows=True)
     check_good(mended)
     assert mended.notes == (f"dropped 1 row: {noted}",)
+
+
+def test_a_byte_order_mark_inside_is_part_of_a_label(tmp_path: Path) -> None:
+    """Also in the first row, with which the reader of blocks begins."""
+    text = HEADER + "\ufeffb,x,4,1600000000\n" + GOOD[len(HEADER) :]
+    loaded = data.load(write(tmp_path / "f.csv", text))
+    assert list(loaded.user_ids) == ["\ufeffb", "b", "a"]
 
 
 def test_the_topmost_bad_line_is_reported_and_all_are_counted(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from unskew.deploy.node_data import (
     write_catalogue,
     write_node_data,
 )
-from unskew.deploy.task import Task, read_run_config
+from unskew.deploy.task import Task, read_run_config, write_app
 from unskew.evaluation import prepare
 from unskew.methods import METHODS
 from unskew.types import Split, UnskewError
@@ -80,6 +81,14 @@ def test_a_wrong_run_config_is_one_sentence(
     config = run_config(task_of(tiny_split, "pfedclr"), tmp_path)
     with pytest.raises(UnskewError, match=sentence):
         read_run_config(config | change)
+
+
+def test_any_text_stands_in_the_app_as_it_was_given(tmp_path: Path) -> None:
+    state = 'é🎬 "quoted" back\\slash \x7f \u2028'
+    write_app(tmp_path, {"users": 9, "items": 7, "state": state})
+    text = (tmp_path / "pyproject.toml").read_text(encoding="utf-8")
+    config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
+    assert read_run_config(config).state == state
 
 
 def test_a_run_config_as_typed() -> None:

@@ -102,15 +102,22 @@ def test_data_without_what_is_needed_gets_a_sentence(rated: pl.DataFrame, withou
         unskew.fit(Curious, data, rounds=1)
 
 
-def test_features_that_cannot_be_used_get_a_sentence(rated: pl.DataFrame) -> None:
+def test_features_that_cannot_be_used_get_a_sentence(rated: pl.DataFrame, tmp_path: Path) -> None:
     table = features(rated)
     for wrong, said in (
         (table.drop("item"), "need a column item"),
         (table.with_columns(b=pl.lit("red")), "'b' of row 0 is 'red'"),
+        (table.with_columns(b=pl.lit(1e39)), "'b' of row 0 is '1e\\+39'"),
+        (table.with_columns(b=pl.lit("red", pl.Enum(["red"]))), "'b' of row 0 is 'red'"),
+        (table.with_columns(b=pl.concat_list("item")), "'b' has the type List"),
         (table.with_columns(item=pl.lit("z")), "no item of data has features"),
     ):
         with pytest.raises(UnskewError, match=said):
             unskew.load(rated, item_features=wrong)
+    for text, said in (("item,a\n", "no rows below it"), ("item,a\nx\n", "line 2: 1 fields")):
+        (tmp_path / "features.csv").write_text(text)
+        with pytest.raises(UnskewError, match=said):
+            unskew.load(rated, item_features=tmp_path / "features.csv")
     some = unskew.load(rated, item_features=table[2:])
     assert any("2 items without features" in note for note in some.notes)
 

@@ -36,6 +36,12 @@ def test_three_held_out_items_by_hand() -> None:
     assert values["mrr@5"][0] == 1
 
 
+def test_a_cut_off_may_be_longer_than_any_list() -> None:
+    ranks, indptr = np.array([7, 1, 4], np.int32), np.array([0, 3])
+    long, huge = (per_user(ranks, indptr, ks=(k,)) for k in (100, 2**62))
+    assert [one.tolist() for one in huge.values()] == [one.tolist() for one in long.values()]
+
+
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(1, 40), unique=True, max_size=12), max_size=8))
 def test_any_ranks_against_the_plain_twin(lists: list[list[int]]) -> None:

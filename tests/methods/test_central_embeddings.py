@@ -102,6 +102,28 @@ def test_mf_computes_what_pytorch_computes(
     np.testing.assert_allclose(scores, (P @ Q.T).detach(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [MF, NCF])
+def test_a_batch_larger_than_the_data_is_all_of_it(tiny_split: Split, kind: Any) -> None:
+    whole, huge = (
+        trained(kind(kind.Config(dim=4, batch=batch)), tiny_split) for batch in (10**6, 2**62)
+    )
+    assert huge[4] == whole[4]
+    np.testing.assert_array_equal(huge[2].Q, whole[2].Q)
+
+
+def test_ncf_scores_every_user_with_the_one_network() -> None:
+    """Without a copy of it for each: with dim = 1600 those of a few users would take 600 MB."""
+    method = NCF(NCF.Config(dim=4))
+    server, private = method.init(9, 30, SEED)
+    p = np.random.default_rng(2).standard_normal((9, 4)).astype(np.float32)
+    download = method.download(server)
+    scores = method.score(download, private._replace(p=p))
+    for user in range(9):
+        alone = method.score(download, private._replace(p=p[user : user + 1]))
+        np.testing.assert_array_equal(scores[user], alone[0])
+    assert len(np.unique(scores)) > 200
+
+
 @pytest.mark.parametrize(("dim", "batch", "decay"), [(16, 600, 0.02), (5, 100, 0.0)])
 def test_ncf_computes_what_pytorch_computes(
     tiny_split: Split, dim: int, batch: int, decay: float

@@ -130,6 +130,8 @@ def test_markov_is_the_share_of_transitions() -> None:
     method, download, private = fitted("markov", ragged([[0, 1, 2], [2]]), 3, **settings)
     expected = [[0, 1 / 4, 0.5 / 4], [0, 0, 1 / 4], [0, 0, 0]]
     np.testing.assert_allclose(download.M, expected, rtol=1e-6)
+    _, wide, _ = fitted("markov", ragged([[0, 1, 2], [2]]), 3, **settings | {"window": 2**60})
+    np.testing.assert_array_equal(wide.M, download.M)  # and takes no memory
     scores = [[0, 0.01 / 4, 0.01 * 0.5 / 4 + 0.1 / 4], [0, 0, 0]]
     np.testing.assert_allclose(method.score(download, private), scores, rtol=1e-5)
 

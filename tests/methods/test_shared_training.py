@@ -222,5 +222,8 @@ def test_settings_at_their_limits() -> None:
         for value in wrong:
             with pytest.raises(UnskewError, match=rf"{name} = .* must be {words}\."):
                 create("fedmf", **{name: value})
+    with pytest.raises(UnskewError, match=r"negatives = 9223372036854775808 must be at most 9\.22"):
+        create("fedmf", negatives=2**63)  # compiled code has 64-bit integers
+    assert create("fedmf", negatives=2**63 - 1).config.negatives == 2**63 - 1
     with pytest.raises(UnskewError, match=r"participation = 1\.001 must be at most 1"):
         create("fedmf", participation=1.001)

@@ -57,5 +57,5 @@ def test_cutoffs_on_the_command_line(tmp_path: Path) -> None:
     assert {"hr@1", "ndcg@3", "map@10"} <= set(columns)
     assert "hr@5" not in columns
     run_unskew("resume", "r", cwd=tmp_path)
-    for wrong in ("0", "a,b"):
+    for wrong in ("0", "a,b", str(2**63)):
         run_unskew("run", "--k", wrong, cwd=tmp_path, expect=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import sys
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
@@ -34,6 +35,7 @@ def main() -> None:
     from unskew.cli._commands import add_commands
     from unskew.cli._options import before_any_command
     from unskew.cli._output import print_logs, stderr
+    from unskew.text import plain
     from unskew.types import UnskewError
 
     app = typer.Typer(
@@ -45,12 +47,15 @@ def main() -> None:
     )
     app.callback()(before_any_command)
     print_logs()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what the terminal cannot show
     called = next((given for given in sys.argv[1:] if not given.startswith("-")), None)
     try:
         add_commands(app, called)
         app()
     except UnskewError as error:
-        stderr.print(f"unskew: {error}")
+        stderr.print(f"unskew: {plain(error)}")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -63,5 +68,5 @@ def main() -> None:
         # A file or folder that cannot be read or written.
         where = "" if error.filename is None else f"{error.filename}: "
         reason = error.strerror or str(error)
-        stderr.print(f"unskew: {where}{reason}; check the path and its permissions.")
+        stderr.print(f"unskew: {plain(where + reason)}; check the path and its permissions.")
         sys.exit(2)

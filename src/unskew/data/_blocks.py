@@ -11,6 +11,7 @@ not UTF-8) ``parse_lines`` returns None. The caller then reads the text line by 
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
@@ -73,6 +74,8 @@ def _parse(
     """Parse the columns ``whole`` as integers and the others as text; None if in doubt."""
     quoted = separator in QUOTING_SEPARATORS and b'"' in block
     if b"\0" in block or (quoted and whole):
+        return None
+    if block.startswith(codecs.BOM_UTF8):  # polars would leave it out: here it is part of a label
         return None
     if separator == "::":
         if _UNIT_SEPARATOR.encode() in block:

@@ -12,7 +12,7 @@ import polars as pl
 
 from unskew.data._checks import count, find_usual_name, quote_names
 from unskew.data._frames import table_from_memory
-from unskew.data._tables import read_table
+from unskew.data._tables import check_flat, read_table
 from unskew.types import Interactions, UnskewError
 
 
@@ -23,6 +23,7 @@ def with_item_features(interactions: Interactions, features: Any) -> Interaction
         table = read_table(Path(os.path.expanduser(features)))
     else:
         table = table_from_memory(features, "item_features")
+    check_flat(table.path, table.frame)
     names = table.frame.columns
     item = find_usual_name("item", names)
     if item is None or len(names) < 2:
@@ -32,6 +33,12 @@ def with_item_features(interactions: Interactions, features: Any) -> Interaction
         )
     labels = table.frame[item].cast(pl.String).str.strip_chars()
     columns = [_numbers(table.frame[name], str(table.path)) for name in names if name != item]
+    if table.ragged:
+        line, fields = table.ragged[0]
+        raise UnskewError(
+            f"{table.path}, line {line}: {fields} fields where the header has {len(names)}; "
+            "give every item all features"
+        )
     row = {label: at for at, label in enumerate(labels)}
     place = np.array([row.get(label, -1) for label in interactions.item_ids], np.int64)
     values = np.column_stack(columns).astype(np.float32)
@@ -47,7 +54,10 @@ def with_item_features(interactions: Interactions, features: Any) -> Interaction
 
 
 def _numbers(column: pl.Series, where: str) -> Any:
-    numbers = column.cast(pl.Float64, strict=False)
+    text = column.dtype in (pl.Categorical, pl.Enum)
+    numbers = (column.cast(pl.String) if text else column).cast(pl.Float64, strict=False)
+    # Features are kept as float32, in which larger numbers are infinite.
+    numbers = numbers.set(numbers.abs() > np.finfo(np.float32).max, None)
     bad = numbers.is_null() | ~numbers.is_finite().fill_null(False)
     if bad.any():
         at = int(bad.arg_max() or 0)

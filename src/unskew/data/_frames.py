@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from unskew.data._tables import Table
+from unskew.data._tables import Table, bytes_as_text
 from unskew.types import UnskewError
 
 _TUPLE_COLUMNS = ("user", "item", "rating", "timestamp")
@@ -47,7 +47,7 @@ def table_from_memory(data: Any, name: str) -> Table:
         )
     if frame.height == 0:
         raise UnskewError(f"{name} has no rows; it needs at least one interaction")
-    return Table(name, frame, "row", first=0, notes=notes)
+    return Table(name, bytes_as_text(name, frame), "row", first=0, notes=notes)
 
 
 def _from_matrix(matrix: Any) -> pl.DataFrame:

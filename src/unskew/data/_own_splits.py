@@ -21,7 +21,7 @@ import polars as pl
 from unskew.data._checks import Rules, columns_to_read, count, find_usual_name
 from unskew.data._frames import table_from_memory
 from unskew.data._rows import number_labels, to_interactions
-from unskew.data._tables import Choice, Table, read_table
+from unskew.data._tables import Choice, Table, check_flat, read_table
 from unskew.files import write_atomically
 from unskew.types import Interactions, UnskewError
 
@@ -199,6 +199,7 @@ def _labels(given: Any, role: str) -> list[str]:
     column = find_usual_name(role, table.frame.columns)
     if column is None:
         raise UnskewError(f"{table.header}: no {role} column; name it {role}")
+    check_flat(table.path, table.frame.select(column))
     labels: list[str] = table.frame[column].cast(pl.String).str.strip_chars().to_list()
     return labels
 

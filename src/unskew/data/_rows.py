@@ -62,7 +62,8 @@ def to_interactions(
     frame = table.frame
     for role in ("user", "item"):
         column = frame[chosen[role]]
-        _check_type(column, not column.dtype.is_nested(), f"one {role} per row", problems)
+        flat = not column.dtype.is_nested() and column.dtype != pl.Object
+        _check_type(column, flat, f"one {role} per row", problems)
     users, items = map_ahead(_read_labels, [frame[chosen[role]] for role in ("user", "item")])
     _mark_missing(users, "user", problems)
     _mark_missing(items, "item", problems)
@@ -148,7 +149,8 @@ def _read_ratings(column: pl.Series, problems: Problems) -> Float64:
     problems.mark_unparsed(text, ratings, "rating")
     values = ratings.fill_null(0.0).to_numpy()
     problems.mark(np.isnan(values), "NaN rating", "the rating is NaN, not a number")
-    problems.mark(np.isinf(values), "infinite rating", "the rating is infinite")
+    too_large = np.abs(values) > np.finfo(np.float32).max  # ratings are kept as float32
+    problems.mark(too_large, "infinite rating", "the rating is infinite or too large")
     return values
 
 

@@ -19,7 +19,7 @@ import polars as pl
 
 from unskew.data._checks import Rules, columns_to_read, find_usual_name, quote_names
 from unskew.data._rows import to_interactions
-from unskew.data._tables import read_bytes, read_table, read_text
+from unskew.data._tables import check_flat, read_bytes, read_table, read_text
 from unskew.types import Interactions, UnskewError
 
 _HETREC_PAPER = (
@@ -248,6 +248,7 @@ def read_titles(path: Path) -> dict[str, str]:
             f"{path}, line {line}: {fields} fields where the header has {len(names)}; "
             "put titles that contain the separator in quotes"
         )
+    check_flat(path, table.frame.select(item, title))
     text = pl.col(item, title).cast(pl.String).fill_null("").str.strip_chars()
     columns = table.frame.select(text)
     return dict(zip(columns[item].to_list(), columns[title].to_list(), strict=True))

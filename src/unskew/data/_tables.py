@@ -78,6 +78,8 @@ def header_place(path: Path | str) -> str:
 
 def read_table(path: Path, choose: Choice | None = None) -> Table:
     """Read any supported file: Parquet, or delimited text with a header line."""
+    if "\0" in str(path):  # as a config file can name it; opening it would be a ValueError
+        raise UnskewError(f"{path}: no such file; check the path")
     return _read_parquet(path, choose) if _is_parquet(path) else read_text(path, choose=choose)
 
 
@@ -199,7 +201,27 @@ def _read_parquet(path: Path, choose: Choice | None) -> Table:
         raise UnskewError(refusal) from error
     if frame.height == 0:
         raise UnskewError(f"{path}: the file has no rows; it needs at least one interaction")
-    return Table(path, frame, "row", 1)
+    return Table(path, bytes_as_text(path, frame), "row", 1)
+
+
+def check_flat(path: Path | str, frame: pl.DataFrame) -> None:
+    """Raise an UnskewError if a column holds lists or objects; ``path`` is for messages."""
+    for name, kind in frame.schema.items():
+        if kind.is_nested() or kind == pl.Object:
+            raise UnskewError(f"{path}: column {name!r} has the type {kind}; give text or numbers")
+
+
+def bytes_as_text(path: Path | str, frame: pl.DataFrame) -> pl.DataFrame:
+    """Decode columns of bytes, as which some programs write text; ``path`` is for messages."""
+    for name, kind in frame.schema.items():
+        if kind == pl.Binary:
+            try:
+                frame = frame.with_columns(pl.col(name).cast(pl.String))
+            except pl.exceptions.PolarsError:
+                raise UnskewError(
+                    f"{path}: column {name!r} holds bytes that are not UTF-8 text; write it as text"
+                ) from None
+    return frame
 
 
 def _decode_utf8(path: Path, raw: bytes) -> str:

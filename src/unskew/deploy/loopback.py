@@ -112,7 +112,8 @@ class Loopback:
                 runs = self.flwr("list", "lo", "--run-id", run_id, "--format", "json")
                 status = json.loads(runs)["runs"][0]["status"]  # such as finished:completed
                 if status.startswith("finished") and not outcome.exists():
-                    raise UnskewError(f"The run ended as {status}:\n{self.run_log(run_id)[-2000:]}")
+                    log = self.run_log(run_id)[-300:]
+                    raise UnskewError(f"The run ended as {status}; its log ends with: {log}")
             return outcome.exists()
 
         self.wait_until(ended, "the run's end", seconds)

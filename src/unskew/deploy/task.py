@@ -169,6 +169,12 @@ def read_run_config(given: Mapping[str, Any]) -> RunConfig:
     return config
 
 
+def _toml(value: str | float) -> str:
+    """A value in TOML, which writes texts, numbers and booleans as JSON does, but has no escapes
+    for halves of characters, and none of its texts holds a plain DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def write_app(folder: Path, given: Mapping[str, Any]) -> None:
     """Write a Flower app: the folder that ``flwr run FOLDER`` packs and sends.
 
@@ -177,8 +183,7 @@ def write_app(folder: Path, given: Mapping[str, Any]) -> None:
     """
     config = read_run_config(given)
     values = vars(config).items()
-    # Strings, numbers and booleans are written alike in JSON and TOML.
-    lines = (f"{name.replace('_', '-')} = {json.dumps(value)}\n" for name, value in values)
+    lines = (f"{name.replace('_', '-')} = {_toml(value)}\n" for name, value in values)
     files = {
         "pyproject.toml": _PYPROJECT + "".join(lines),
         "unskew_app/__init__.py": "",

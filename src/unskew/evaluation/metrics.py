@@ -46,7 +46,8 @@ def per_user(ranks: Int32, indptr: Int64, ks: Sequence[int] = CUTOFFS) -> dict[s
 
     nothing = held == 0
     # The gain of the ideal list with h held-out items on ranks 1 to h, for each h.
-    ideal = np.concatenate([[0.0], np.cumsum(_gain(np.arange(1.0, max(ks) + 1)))])
+    longest = min(max(ks), int(held.max(initial=0)))
+    ideal = np.concatenate([[0.0], np.cumsum(_gain(np.arange(1.0, longest + 1)))])
     metrics: dict[str, Float64] = {}
     for k in ks:
         hit = rank <= k

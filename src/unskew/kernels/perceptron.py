@@ -215,6 +215,7 @@ def _score_items(
     h2 = np.empty((max(D // 2, 1), _ITEMS_PER_PASS), np.float32)
     for c in block:
         at, end = held.indptr[c], held.indptr[c + 1]
+        own_weights = weights[min(c, len(weights) - 1)]
         for low in range(0, n_items, _ITEMS_PER_PASS):
             n = min(_ITEMS_PER_PASS, n_items - low)
             for j in range(n):
@@ -222,11 +223,12 @@ def _score_items(
                 for k in range(D):
                     x[k, j] = held.values[at, k] if own else table[low + j, k]
                 at += own
-            _forward(weights[c], P[c], x, h1, h2, scores[c, low : low + n], n)
+            _forward(own_weights, P[c], x, h1, h2, scores[c, low : low + n], n)
 
 
 def score_mlp(table: Float32, p: Float32, weights: Float32, held: Rows) -> Float32:
-    """Logit of every item for each client, whose rows in ``held`` replace those of ``table``."""
+    """Logit of every item for each client, whose rows in ``held`` replace those of ``table``.
+    ``weights`` has a network per client, or a single one for all."""
     scores = np.empty((len(p), len(table)), np.float32)
     in_parallel(len(p), _score_items, table, p, weights, held, scores)
     return scores

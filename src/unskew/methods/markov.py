@@ -61,7 +61,8 @@ class Markov(SequenceMethod):
 
     def fit(self, history: Ragged, n_items: int) -> tuple[Server, float]:
         c = self.config
-        after = np.concatenate([[0.0], c.decay ** np.arange(c.window)])
+        window = min(c.window, int(history.counts().max(initial=0)))
+        after = np.concatenate([[0.0], c.decay ** np.arange(window)])
         M = sum_pairs(history, n_items, after, np.zeros(1))
         counts = np.bincount(history.items, minlength=n_items).clip(1)
         M /= (counts + c.shrinkage).astype(np.float32)[:, None]

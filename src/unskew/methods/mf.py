@@ -57,7 +57,8 @@ class MF(GradientMethod):
         c, samples = self.config, epoch_samples(everyone, self.config.negatives)
         order = epoch_order(len(samples.item), everyone)
         users, items = Table(*private).copy(), Table(*server[:3]).copy()
-        how = (c.batch, c.learning_rate, c.decay, int(server.steps[0]))
+        batch = min(c.batch, max(1, len(order)))  # the kernel has arrays of this size
+        how = (batch, c.learning_rate, c.decay, int(server.steps[0]))
         loss, steps = train_factors(order, samples, users, items, *how)
         return Server(*items, np.array([steps])), Users(*users), loss
 

@@ -81,7 +81,7 @@ class NCF(GradientMethod):
     def score(self, download: Download, private: Users) -> Float32:
         n = len(private.p)
         no_rows = Rows.empty(n, self.config.dim)
-        return score_mlp(download.Q, private.p, np.tile(download.w, (n, 1)), no_rows)
+        return score_mlp(download.Q, private.p, download.w[None], no_rows)
 
     def user_gradient(self, download: Download, samples: Samples, p: Float32) -> Float32:
         return perceptron_gradient(samples, p, download.Q, download.w)

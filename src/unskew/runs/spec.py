@@ -13,7 +13,7 @@ from unskew.data import load, load_split, with_titles
 from unskew.evaluation import CUTOFFS, EvaluationProtocol, find_protocol
 from unskew.methods import create, parse_settings
 from unskew.privacy import LocalPrivacy, check_accountant
-from unskew.settings import Settings, setting
+from unskew.settings import MAX_WHOLE_NUMBER, Settings, setting
 from unskew.settings import parse_settings as parse_fields
 from unskew.types import Interactions, Method, UnskewError
 
@@ -64,7 +64,7 @@ class RunSpec(Settings):
         super().__post_init__()
         self._check_data()
         _ = self.evaluation
-        if not self.cutoffs or min(self.cutoffs) < 1:
+        if not self.cutoffs or min(self.cutoffs) < 1 or max(self.cutoffs) > MAX_WHOLE_NUMBER:
             raise UnskewError("Cut-offs must be whole numbers of at least 1, such as 1,10,100.")
         fit = all(0 <= seed < 2**63 for seed in self.seeds)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or not fit:
@@ -174,6 +174,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UnskewError(f"There is no config file {path}.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # also of thousands of digits or brackets
         raise UnskewError(f"{path} is not a TOML file ({error}); mend that line.") from None
     return _parse(values)
