@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from deploy_samples import Twin, task_of
+from safetensors import safe_open
 
-from unskew.cli._deploy import _clear_folder, demo
+from unskew.cli._deploy_up import _clear_folder, demo, up
 from unskew.deploy.keys import write_keys
 from unskew.types import Split, UnskewError
 
@@ -80,7 +81,7 @@ def test_what_needs_flower_says_so(tmp_path: Path) -> None:
 def test_flower_is_not_imported_unless_asked_for() -> None:
     program = (
         "import sys, unskew, unskew.cli, unskew.deploy, unskew.deploy.device\n"
-        "from unskew.cli import _deploy, _run\n"
+        "from unskew.cli import _deploy, _device, _run\n"
         "assert not {'flwr', 'grpc', 'cryptography'} & {n.split('.')[0] for n in sys.modules}\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
@@ -197,10 +198,9 @@ def test_the_demo_deletes_nothing_but_its_own(tmp_path: Path) -> None:
     assert left == ["flower-demo.txt", "letters", "node-1.txt"]
 
 
-def test_the_demo_as_json_is_one_object(
-    tmp_path: Path, small_split: Split, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    """The demo itself, with the nodes in this process in place of Flower's processes."""
+@pytest.fixture
+def direct(tmp_path: Path, small_split: Split, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The nodes are in this process in place of Flower's processes; the path of a data file."""
     pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
     from deploy_grid import DirectNetwork
 
@@ -211,9 +211,32 @@ def test_the_demo_as_json_is_one_object(
         for user in range(small_split.n_users)
         for at, item in enumerate([*small_split.seen.of(user), *small_split.test.of(user)])
     ]
-    (tmp_path / "data.csv").write_text("user,item,timestamp\n" + "".join(rows))
-    options = {"out": tmp_path / "out", "data": str(tmp_path / "data.csv"), "rounds": 1}
+    path = tmp_path / "data.csv"
+    path.write_text("user,item,timestamp\n" + "".join(rows))
+    return path
+
+
+def test_the_demo_as_json_is_one_object(tmp_path: Path, direct: Path, capsys: Any) -> None:
+    options = {"out": tmp_path / "out", "data": str(direct), "rounds": 1}
     demo(**options, seed=0, data_dir=None, json=True)
     found = json.loads(capsys.readouterr().out)
     assert [run["method"] for run in found["runs"]] == ["pfedclr", "fedrefit"] * 2
     assert all(run["relative_difference"] < 1e-6 for run in found["runs"])
+    # FedRefit has played to its last fit: without it, devices would score with nothing.
+    with safe_open(
+        tmp_path / "out" / "fedrefit-3-users" / "server-state" / "server.safetensors", "numpy"
+    ) as server:
+        assert np.any(server.get_tensor("V"))
+
+
+def test_up_trains_with_the_run_config_asked_for(tmp_path: Path, direct: Path, capsys: Any) -> None:
+    out, pairs = tmp_path / "out", ["settings=dim=8", "evaluate-every=-1"]
+    up(out, str(direct), nodes=3, method="fedmf", rounds=2, set_=pairs, data_dir=None, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["round"], found["outcome"]) == (2, "all rounds played")
+    config = tomllib.loads((out / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert config["config"]["settings"] == "rounds=2 dim=8"
+    assert config["config"]["min-nodes"] == 3
+    assert (out / "nodes" / "catalogue.json").exists()
+    for path in (out / "server-state").iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path
