@@ -24,6 +24,7 @@ from flwr.superlink.routers.control import router as control_router
 from flwr.superlink.routers.fleet.router import router as fleet_router
 from flwr.supernode.start_client_internal import _verify_fab
 
+from unskew.deploy.doctor import examine
 from unskew.deploy.gate import CALLS, MAX_BODY_BYTES, Gate
 from unskew.deploy.keys import write_keys
 from unskew.deploy.loopback import Loopback
@@ -35,7 +36,14 @@ from unskew.types import Split, UnskewError
 
 LONG = 600.0
 """Seconds for what takes a few on an idle machine."""
-LABELS = {"fleet": fleet_router, "control": control_router, "runtime": runtime_router}
+AHEAD = """
+import datetime
+import flwr.supercore.date as date
+now = date.now
+date.now = lambda: now() + datetime.timedelta(seconds=20)
+"""
+"""A ``sitecustomize.py`` that makes a node sign its calls with a time 20 seconds ahead."""
+ROUTERS = {"fleet": fleet_router, "control": control_router, "runtime": runtime_router}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +80,7 @@ def _post(gate: Gate, path: str, **options: Any) -> httpx.Response:
 
 
 def test_only_calls_of_nodes_pass(gate: Gate) -> None:
-    paths = [route.path for router in LABELS.values() for route in router.routes]
+    paths = [route.path for router in ROUTERS.values() for route in router.routes]
     assert len(paths) > 50  # Flower's own lists of what it serves
     passed = {path for path in paths if _post(gate, path).status_code == 200}
     assert passed == {f"/v1/fleet/{call}" for call in CALLS}
@@ -159,12 +167,15 @@ def test_strangers_are_refused_and_nodes_run_signed_apps_only(
     with (tmp_path / "foreign" / "unskew_app" / "client.py").open("a") as file:
         file.write(f"open({str(mark)!r}, 'w').close()\n")
 
-    with Loopback(tmp_path, nodes=2) as network:
+    with Loopback(tmp_path, nodes=3) as network:
         network.start_superlink()
         for number in (1, 2):
             network.register(number)
             config = {"data": str(data[number - 1]), "state": str(tmp_path / f"state-{number}")}
             network.start_node(number, config)
+        (tmp_path / "clock").mkdir()
+        (tmp_path / "clock" / "sitecustomize.py").write_text(AHEAD)
+        network.start_node(3, {}, PYTHONPATH=str(tmp_path / "clock"))
         run_id = network.start_run(tmp_path / "foreign")
 
         # A stranger has ca.crt, the address, keys of its own, and Flower's command.
@@ -185,7 +196,7 @@ def test_strangers_are_refused_and_nodes_run_signed_apps_only(
         # The same with every call that Flower's server knows, nodes' unsigned ones included.
         tls = ssl.create_default_context(cafile=str(network.keys / "ca.crt"))
         with httpx.Client(verify=tls, trust_env=False, timeout=60) as client:
-            for kind, router in LABELS.items():
+            for kind, router in ROUTERS.items():
                 for route in router.routes:
                     answer = client.post(
                         f"https://127.0.0.1:{network.port}{route.path}",
@@ -200,6 +211,18 @@ def test_strangers_are_refused_and_nodes_run_signed_apps_only(
         assert "no node sent an upload" in outcome["reason"]
         assert "could not be verified" in network.log("node-1") + network.log("node-2")
         assert not mark.exists()
+
+        # A node with a wrong clock has said so and failed; Flower's own refusal has no reason.
+        network.wait_until(lambda: network.exit_code("node-3") is not None, "refusal", LONG)
+        assert network.exit_code("node-3") != 0
+        assert "clock is 20 s ahead of the server's" in " ".join(network.log("node-3").split())
+
+        # The doctor finds a gate that serves nothing but nodes, and a SuperLink that is open.
+        at_gate = list(examine(tmp_path, f"127.0.0.1:{network.port}"))
+        assert [finding.text for finding in at_gate if not finding.ok] == []
+        assert f"127.0.0.1:{network.port} serves nothing but nodes" in at_gate[-1].text
+        at_superlink = list(examine(tmp_path, f"127.0.0.1:{network.control}"))
+        assert "open to everybody" in at_superlink[-1].text
 
         # The operator's signed app trains, on the same nodes.
         network.sign(tmp_path / "app")
