@@ -153,8 +153,6 @@ class DirectNetwork:
     def start_node(self, number: int, config: dict[str, Any]) -> None:
         self._nodes[number] = config | {"step2-at-once": False}
 
-    def sign(self, app: Path) -> None: ...
-
     def start_run(self, app: Path) -> str:
         project = tomllib.loads((app / "pyproject.toml").read_text())
         config = project["tool"]["flwr"]["app"]["config"]

@@ -16,7 +16,9 @@ from deploy_samples import Twin, task_of
 from safetensors import safe_open
 
 from unskew.cli._deploy_up import _clear_folder, demo, up
+from unskew.deploy.device import Device
 from unskew.deploy.keys import write_keys
+from unskew.deploy.task import Task
 from unskew.types import Split, UnskewError
 
 COMMAND = [sys.executable, "-m", "unskew"]
@@ -93,6 +95,14 @@ def test_flower_is_not_imported_unless_asked_for() -> None:
 def test_data_and_app_of_a_deployment(tmp_path: Path) -> None:
     said = _run("deploy", "data", str(tmp_path / "nodes"), "--data", "demo", "--nodes", "2")
     assert "users=1000 items=1500" in said
+    task = Task("pfedclr", "local_epochs=1 participation=1", 0, 1000, 1500)
+    method, weights = task.build(), []
+    download = method.download(method.init(1000, 1500, 0)[0])
+    for number in (1, 2):
+        data = tmp_path / "nodes" / f"node-{number}"
+        device = Device.join(tmp_path / f"state-{number}", data, task, shared_seed=False)
+        weights.append(int(device.step1(1, download)["weight"][0]))
+    assert f"so {max(weights)} with the usual 4" in said
     own = tmp_path / "mine.csv"
     catalogue = tmp_path / "nodes" / "catalogue.json"
     labels = json.loads(catalogue.read_text())["items"]

@@ -176,7 +176,7 @@ def test_strangers_are_refused_and_nodes_run_signed_apps_only(
         (tmp_path / "clock").mkdir()
         (tmp_path / "clock" / "sitecustomize.py").write_text(AHEAD)
         network.start_node(3, {}, PYTHONPATH=str(tmp_path / "clock"))
-        run_id = network.start_run(tmp_path / "foreign")
+        run_id = network.start_run(tmp_path / "foreign", signed=False)
 
         # A stranger has ca.crt, the address, keys of its own, and Flower's command.
         stranger = _stranger(network, tmp_path / "stranger")
@@ -225,7 +225,6 @@ def test_strangers_are_refused_and_nodes_run_signed_apps_only(
         assert "open to everybody" in at_superlink[-1].text
 
         # The operator's signed app trains, on the same nodes.
-        network.sign(tmp_path / "app")
         network.wait_for_run(
             network.start_run(tmp_path / "app"), tmp_path / "app-server", seconds=LONG
         )

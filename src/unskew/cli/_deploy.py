@@ -14,7 +14,7 @@ from unskew.cli._output import load_data, print_json, stderr, stdout
 from unskew.deploy import node_data
 from unskew.evaluation import prepare
 from unskew.methods import admit_method
-from unskew.types import UnskewError
+from unskew.types import Split, UnskewError
 
 app = Typer(
     help="Run a federation on Flower: up, keys, data, app, sign, gate, doctor.",
@@ -72,15 +72,30 @@ def write_data(
         node_data.write_node_data(out, own)
         last = first_user + split.n_users - 1
         stdout.print(f"{split.n_users:,} users, numbers {first_user} to {last}, are in {out}.")
+        stdout.print("The operator needs to know: " + _weights([own.split]))
         if lost:
             stderr.print(f"{lost:,} rows are of items that are not in the catalogue: left out.")
         return
-    for number, users in enumerate(node_data.divide_users(split.n_users, nodes), 1):
-        node_data.write_node_data(out / f"node-{number}", node_data.take_users(split, users))
+    divided = [
+        node_data.take_users(split, users) for users in node_data.divide_users(split.n_users, nodes)
+    ]
+    for number, part in enumerate(divided, 1):
+        node_data.write_node_data(out / f"node-{number}", part)
     node_data.write_catalogue(out / "catalogue.json", split)
     stdout.print(
         f"{split.n_users:,} users and {split.n_items:,} items for {nodes} nodes are in {out}; "
         f"the run-config needs users={split.n_users} items={split.n_items}."
+    )
+    stdout.print(_weights([part.split for part in divided]))
+
+
+def _weights(splits: list[Split]) -> str:
+    """The weight of the largest node, as ``max-weight`` needs it."""
+    rows = max(len(split.train.items) for split in splits)
+    users = max(split.n_users for split in splits)
+    return (
+        f"max-weight={rows} x (1 + negatives), so {rows * 5} with the usual 4, for methods that "
+        f"draw negatives; max-weight={users} for methods in which a user weighs 1, as in fedrefit."
     )
 
 

@@ -169,7 +169,6 @@ def _train(
     pairs = [f"--set={key}={value}" for key, value in config.items()]
     say(shlex.join(["unskew", "deploy", "app", str(folder / "app"), *pairs]))
     write_app(folder / "app", config)
-    network.sign(folder / "app")
     for number, users in enumerate(node_data.divide_users(split.n_users, nodes), 1):
         data, state = folder / "nodes" / f"node-{number}", folder / f"device-{number}"
         node_data.write_node_data(data, node_data.take_users(split, users))

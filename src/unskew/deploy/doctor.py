@@ -17,8 +17,6 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from packaging.requirements import Requirement
-
 from unskew.deploy.gate import EARLIEST_SECONDS, LATEST_SECONDS
 from unskew.deploy.node_data import CATALOGUE, read_node_data
 from unskew.deploy.node_data import VERSION as CATALOGUE_VERSION
@@ -30,6 +28,7 @@ from unskew.types import UnskewError
 try:
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
+    from packaging.requirements import Requirement
 except ImportError:
     raise UnskewError("The doctor needs an extra package: pip install 'unskew[flower]'.") from None
 
@@ -62,11 +61,18 @@ def examine(folder: Path, server: str | None) -> Iterator[Finding]:
     if cache_folder() is None:
         yield Finding(False, "No folder for compiled kernels is writable; set NUMBA_CACHE_DIR.")
     if server is not None:
-        authority = next(iter(sorted(folder.rglob("ca.crt"))), None)
+        authority = next(iter(_files(folder, "ca.crt")), None)
         if authority is None:
             yield Finding(False, f"Without a ca.crt in {folder} the server cannot be checked.")
         else:
             yield from _server(server, authority)
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    """Files of this name in a folder and below, without hidden folders (such as ``.venv``)."""
+    found = (path for path in folder.rglob(pattern) if path.is_file())
+    parts = ((path, path.relative_to(folder).parts) for path in found)
+    return sorted(path for path, names in parts if not any(n.startswith(".") for n in names))
 
 
 def _versions() -> Iterator[Finding]:
@@ -86,7 +92,7 @@ def _versions() -> Iterator[Finding]:
 
 def _certificates(folder: Path) -> Iterator[Finding]:
     """Whether certificates are in date, signed by the CA beside them, and match their keys."""
-    for path in sorted(folder.rglob("*.crt")):
+    for path in _files(folder, "*.crt"):
         try:
             certificate = x509.load_pem_x509_certificate(path.read_bytes())
         except ValueError:
@@ -126,7 +132,7 @@ def _wrong_with(path: Path, certificate: Any) -> str:
 def _trust(folder: Path) -> Iterator[Finding]:
     """Whether nodes know the operator's key, and all signatures are by it."""
     trusted: dict[str, str] = {}
-    for path in sorted(folder.rglob(TRUSTED)):
+    for path in _files(folder, TRUSTED):
         try:
             keys = json.loads(path.read_text())
             ok = bool(keys) and all(str(key).startswith("ssh-ed25519 ") for key in keys.values())
@@ -135,10 +141,10 @@ def _trust(folder: Path) -> Iterator[Finding]:
         trusted |= keys
         said = f"{path.name} names the operator's key; nodes run only apps signed with it"
         yield Finding(ok, said if ok else f"{path} names no key; copy it from the operator")
-    nodes = [path for path in folder.rglob("node-*.auth") if not path.with_name(TRUSTED).exists()]
+    nodes = [path for path in _files(folder, "node-*.auth") if not path.with_name(TRUSTED).exists()]
     for path in nodes:
         yield Finding(False, f"There is no {TRUSTED} beside {path}; copy it from the operator")
-    for path in sorted(folder.rglob("signatures/*.json")) if trusted else ():
+    for path in _files(folder, "signatures/*.json") if trusted else ():
         ok = is_signed(path, trusted)
         mend = "is by the operator" if ok else "is not by a trusted key; `unskew deploy sign` again"
         yield Finding(ok, f"Signature {path.stem[:12]} {mend}")
@@ -146,7 +152,7 @@ def _trust(folder: Path) -> Iterator[Finding]:
 
 def _permissions(folder: Path) -> Iterator[Finding]:
     """Whether keys, data and states are readable by their owner only."""
-    secret = {path for pattern in _SECRET for path in folder.rglob(pattern) if path.is_file()}
+    secret = {path for pattern in _SECRET for path in _files(folder, pattern)}
     open_to_others = sorted(path for path in secret if path.stat().st_mode & 0o077)
     for path in open_to_others:
         yield Finding(False, f"{path} can be read by others; chmod go= {path}")
@@ -156,13 +162,13 @@ def _permissions(folder: Path) -> Iterator[Finding]:
 
 def _data(folder: Path) -> Iterator[Finding]:
     """Whether nodes' data has the catalogue's items, and no user is on two nodes."""
-    catalogue = next(iter(sorted(folder.rglob("catalogue.json"))), None)
+    catalogue = next(iter(_files(folder, "catalogue.json")), None)
     items, owner = None, dict[int, Path]()
     try:
         if catalogue is not None:
             items = read_json(catalogue, CATALOGUE, CATALOGUE_VERSION)["items"]
             yield Finding(True, f"{catalogue.name} has {len(items):,} items")
-        for path in sorted(folder.rglob("data.safetensors")):
+        for path in _files(folder, "data.safetensors"):
             data = read_node_data(path.parent)
             if items is not None and list(data.split.item_ids) != items:
                 yield Finding(

@@ -116,16 +116,11 @@ class Loopback:
             **variables,
         )
 
-    def sign(self, app: Path) -> None:
-        """Sign a Flower app with the operator's key, so that nodes run it."""
-        key = self.keys / OPERATOR_KEY
-        shown = ["unskew", "deploy", "sign", str(app), "--key", str(key)]
-        self._say(shlex.join([*shown, "--signatures", str(self.signatures)]))
-        sign_app(app, key, self.signatures)
-
-    def start_run(self, app: Path) -> str:
-        """Send a Flower app to the SuperLink, which starts to run it; returns the run's id. Nodes
-        answer only if it is signed."""
+    def start_run(self, app: Path, signed: bool = True) -> str:
+        """Sign a Flower app and send it to the SuperLink, which starts to run it; returns the run's
+        id. Without ``signed``, nodes refuse it."""
+        if signed:
+            self._sign(app)
         answer = json.loads(self.flwr("run", str(app), "lo", "--format", "json"))
         if not answer.get("success"):
             raise UnskewError(f"Flower did not take the app: {answer}")
@@ -206,6 +201,12 @@ class Loopback:
         if done.returncode:
             raise UnskewError(f"flwr {arguments[0]} failed: {done.stdout}{done.stderr}")
         return done.stdout
+
+    def _sign(self, app: Path) -> None:
+        key = self.keys / OPERATOR_KEY
+        shown = ["unskew", "deploy", "sign", str(app), "--key", str(key)]
+        self._say(shlex.join([*shown, "--signatures", str(self.signatures)]))
+        sign_app(app, key, self.signatures)
 
     def _start(self, name: str, program: str, *arguments: str, **variables: str) -> None:
         shown = shlex.join([Path(program).name, *arguments])
