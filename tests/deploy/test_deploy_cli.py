@@ -149,6 +149,10 @@ def test_keys_are_an_authority_a_server_and_nodes(tmp_path: Path) -> None:
     _run("deploy", "keys", str(folder), "--nodes", "3")
     after = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert {name: after[name] for name in before} == before
+    for name in ("node-1.key", "node-1.crt"):  # renewed without a new registered key
+        (folder / name).unlink()
+    renewed = write_keys(folder, ["fed.example", "10.1.2.3"], 3)
+    assert [path.name for path in renewed] == ["node-1.key", "node-1.crt"]
     assert set(after) - set(before) == {
         "node-3.key",
         "node-3.crt",

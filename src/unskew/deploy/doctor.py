@@ -105,7 +105,10 @@ def _certificates(folder: Path) -> Iterator[Finding]:
 
 def _wrong_with(path: Path, certificate: Any) -> str:
     """What is wrong with a certificate, or an empty text."""
-    now, again = datetime.now(UTC), "`unskew deploy keys` makes a new one where this is deleted"
+    now, again = (
+        datetime.now(UTC),
+        "delete it and its key, then `unskew deploy keys` makes new ones",
+    )
     if now < certificate.not_valid_before_utc:
         return f"{path} is not valid yet; check this machine's date"
     if now + timedelta(days=MIN_DAYS) > certificate.not_valid_after_utc:

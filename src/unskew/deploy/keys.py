@@ -62,10 +62,11 @@ def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
     if not (folder / OPERATOR_KEY).exists():
         written += write_operator_key(folder)
     for name in (f"node-{number}" for number in range(1, nodes + 1)):
+        if not (folder / f"{name}.key").exists():
+            # The node's own runtime listens on loopback only.
+            written += _issue(folder, name, [_host(host) for host in _LOOPBACK])
         if (folder / f"{name}.auth").exists():
             continue
-        # The node's own runtime listens on loopback only.
-        written += _issue(folder, name, [_host(host) for host in _LOOPBACK])
         key = ec.generate_private_key(_CURVE)
         encoding, form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         public = key.public_key().public_bytes(encoding, form) + b"\n"
