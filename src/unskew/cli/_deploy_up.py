@@ -19,12 +19,13 @@ from typer import Argument, Option
 from unskew.cli import _options as opt
 from unskew.cli._output import load_data, print_json, stderr, stdout
 from unskew.deploy import node_data
+from unskew.deploy.task import Task, write_app
 from unskew.engine import Federation
 from unskew.evaluation import prepare
 from unskew.files import read_json
 from unskew.methods import admit_method, create
 from unskew.runs import RunSpec
-from unskew.types import Split, UnskewError
+from unskew.types import Method, Split, UnskewError
 
 if TYPE_CHECKING:
     from unskew.deploy.loopback import Loopback
@@ -64,6 +65,9 @@ def up(
     source = data or RunSpec.data
     split = prepare(load_data(RunSpec(data=source), data_dir))
     _clear_folder(out)
+    # Compile the kernels here, once: the nodes would all do it at the same time.
+    few = node_data.take_users(split, np.arange(min(3, split.n_users))).split
+    Federation(_method(config), few, 0).run(1)
     folder, console = out.resolve(), stderr if json else stdout
 
     def say(command: str) -> None:
@@ -128,6 +132,11 @@ def demo(
         )
 
 
+def _method(config: dict[str, Any]) -> Method:
+    """The method of a run-config, as nodes and server build it."""
+    return Task(config["method"], config["settings"], 0, 1, 1).build()
+
+
 def _end_with_processes() -> None:
     """Turn SIGTERM into an exit, so that the processes of a federation end too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -162,8 +171,6 @@ def _train(
     shared_seed: bool = False,
 ) -> None:
     """Write the nodes' data and the app, start the nodes, run the app, and stop the nodes."""
-    from unskew.deploy.task import write_app
-
     config = config | {"users": split.n_users, "items": split.n_items}
     config["state"] = str(folder / "server-state")
     pairs = [f"--set={key}={value}" for key, value in config.items()]
