@@ -93,6 +93,8 @@ class Gate:
         }
         try:
             async with self._turns:
+                if await request.is_disconnected():  # the node has given up and asks again
+                    return Response(status_code=503)
                 answer = await self._superlink.post(call, content=bytes(body), headers=headers)
         except httpx.TransportError as error:
             log.warning("The SuperLink does not answer: %r", error)
