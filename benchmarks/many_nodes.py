@@ -1,6 +1,6 @@
 """How a SuperLink copes with many nodes: ``python -m benchmarks.many_nodes --nodes 50``.
 
-The server is real: SuperLink with its SQLite file, gate and ServerApp. A node here is a process
+The server is real: SuperLink with its SQLite file, gate and ServerApp. A node here is a thread
 that talks through Flower's own client, with its own key, and runs Unskew's ClientApp itself. A real
 SuperNode holds some 260 MB and starts a process per message, so that 50 do not fit one machine.
 """
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
+import re
 import tempfile
+import threading
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,8 +67,6 @@ def measure(folder: Path, split: Any, rounds: int, direct: bool) -> dict[str, An
     config = {"settings": f"rounds={rounds} participation=1", "users": n, "items": split.n_items}
     config |= {"state": str(folder / "server"), "min-nodes": n, "evaluate-every": -1}
     write_app(folder / "app", config)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["unskew.deploy.client", "flwr.supernode.fleet_http_connection"])
     with Loopback(folder, n) as network:
         network.start_superlink()
         ca, nodes = network.keys / "ca.crt", []
@@ -85,12 +85,12 @@ def measure(folder: Path, split: Any, rounds: int, direct: bool) -> dict[str, An
             key = network.keys / f"node-{number}.auth"
             run_config = vars(read_run_config(config))
             target = partial(run_node, address, ca, key, places, run_config)
-            nodes.append(context.Process(target=target, daemon=True))
+            nodes.append(threading.Thread(target=target, daemon=True))
             nodes[-1].start()
-        network.wait_for_run(network.start_run(folder / "app"), folder / "server")
+        run_id = network.start_run(folder / "app")
+        network.wait_for_run(run_id, folder / "server")
+        reasons = re.findall(r"node \d+ (could not .*|did not .*)", network.run_log(run_id))
         alive = sum(node.is_alive() for node in nodes)
-        for node in nodes:
-            node.kill()
         rows = read_rows(folder / "server")
         return {
             "nodes": n,
@@ -98,6 +98,7 @@ def measure(folder: Path, split: Any, rounds: int, direct: bool) -> dict[str, An
             "seconds": [round(row["seconds"], 1) for row in rows],
             "accepted": [row["accepted"] for row in rows],
             "alive_at_the_end": alive,
+            "not_accepted": Counter(reasons),
             "database_locked": network.log("superlink").count("database is locked"),
             "calls_repeated": network.log("gate").count("will repeat"),
         }
@@ -106,7 +107,7 @@ def measure(folder: Path, split: Any, rounds: int, direct: bool) -> dict[str, An
 def run_node(
     address: str, ca: Path, key: Path, node_config: dict[str, Any], run_config: dict[str, Any]
 ) -> None:
-    """Answer a server's messages for ever; an error that would end a SuperNode ends this, too."""
+    """Answer a server's messages for ever; an error ends this node."""
     private: Any = load_ssh_private_key(key.read_bytes(), None)
     connect = http_request_response(address, False, str(ca), (private, private.public_key()))
     with connect as (node, receive, send, get_run, _, pull_object, push_object, confirm):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -92,7 +93,8 @@ class Gate:
             if name.startswith("flwr-") or name in ("content-type", "accept")
         }
         try:
-            async with self._turns:
+            # A heartbeat has 5 seconds; a node whose heartbeats fail is taken to be gone.
+            async with nullcontext() if call == "send-node-heartbeat" else self._turns:
                 if await request.is_disconnected():  # the node has given up and asks again
                     return Response(status_code=503)
                 answer = await self._superlink.post(call, content=bytes(body), headers=headers)
