@@ -7,7 +7,7 @@ FLOWER := $(VENV)/.ready-flower
 DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow mutants fuzz lint types same-bits bench docs report flower-demo clean
+.PHONY: help run test test-slow mutants fuzz lint types same-bits bench lock docs report flower-demo clean
 
 help:  ## what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,9 @@ same-bits: $(FLOWER)  ## compare all results with those of another commit: make 
 
 bench: $(READY)  ## speed ratios, measured in one run
 	@$(BIN)/python -m benchmarks
+
+lock: $(FLOWER)  ## the versions and hashes of a deployment, in requirements-deploy.txt
+	@$(BIN)/python .ci/lock
 
 docs: $(DOCS)  ## the documentation site, in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

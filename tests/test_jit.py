@@ -89,6 +89,11 @@ def test_only_the_folders_used_last_are_kept(copy: Path) -> None:
     assert kept == {folder.name, *(f"kernels-{age}" for age in range(15))}
 
 
+def test_a_user_without_a_home_is_no_error(copy: Path) -> None:
+    homeless = "from pathlib import Path\ndef home():\n    raise RuntimeError\nPath.home = home\n"
+    assert run(copy, homeless + _SHOW)[2].parent.name == "__pycache__"
+
+
 def test_a_cache_that_vanishes_while_in_use_is_no_error(copy: Path) -> None:
     show = _SHOW.replace("print(", "import shutil; shutil.rmtree(cache_folder())\nprint(", 1)
     show = show.replace("print(", "cache_folder().write_text('in the way')\nprint(", 1)

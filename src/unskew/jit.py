@@ -59,9 +59,12 @@ def cache_folder() -> Path | None:
     It is in ``NUMBA_CACHE_DIR`` if that is set, otherwise in the package's ``__pycache__`` or, if
     that is not writable, in the user's cache folder.
     """
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unskew"
     chosen = getattr(config, "CACHE_DIR", "")
-    places = [Path(chosen)] if chosen else [_PACKAGE / "__pycache__", user]
+    places = [Path(chosen)] if chosen else [_PACKAGE / "__pycache__"]
+    if not chosen:
+        with contextlib.suppress(RuntimeError):  # services may run as a user without a home
+            user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+            places.append(Path(user) / "unskew")
     for place in places:
         try:
             folder = place / f"kernels-{_source_hash()}"

@@ -23,7 +23,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from unskew.deploy.client import app as client_app
-from unskew.deploy.server import Coordinator
+from unskew.deploy.server import app as server_app
 from unskew.deploy.task import Task
 from unskew.types import Split
 
@@ -138,7 +138,7 @@ def _carried(message: Message) -> Message:
 class DirectNetwork:
     """What the demo asks of its processes, with a :class:`DirectGrid` in their place."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, say: Callable[[str], None] = print) -> None:
         self._nodes: dict[int, dict[str, Any]] = {}
 
     def __enter__(self) -> DirectNetwork:
@@ -157,7 +157,7 @@ class DirectNetwork:
         project = tomllib.loads((app / "pyproject.toml").read_text())
         config = project["tool"]["flwr"]["app"]["config"]
         grid = DirectGrid(client_app, config, self._nodes)
-        Coordinator(grid, Context(1, 0, {}, RecordDict(), config)).run()
+        server_app(grid, Context(1, 0, {}, RecordDict(), config))
         return "1"
 
     def wait_for_run(self, run_id: str, server: Path, meanwhile: Callable[[], None]) -> None:

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from deploy_samples import Twin, task_of
+from safetensors import safe_open
 
-from unskew.cli._deploy import _clear_folder, demo
+from unskew.cli._deploy_up import _clear_folder, demo, up
+from unskew.deploy.device import Device
 from unskew.deploy.keys import write_keys
+from unskew.deploy.task import Task
 from unskew.types import Split, UnskewError
 
 COMMAND = [sys.executable, "-m", "unskew"]
@@ -80,7 +83,7 @@ def test_what_needs_flower_says_so(tmp_path: Path) -> None:
 def test_flower_is_not_imported_unless_asked_for() -> None:
     program = (
         "import sys, unskew, unskew.cli, unskew.deploy, unskew.deploy.device\n"
-        "from unskew.cli import _deploy, _run\n"
+        "from unskew.cli import _deploy, _device, _run\n"
         "assert not {'flwr', 'grpc', 'cryptography'} & {n.split('.')[0] for n in sys.modules}\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
@@ -92,6 +95,14 @@ def test_flower_is_not_imported_unless_asked_for() -> None:
 def test_data_and_app_of_a_deployment(tmp_path: Path) -> None:
     said = _run("deploy", "data", str(tmp_path / "nodes"), "--data", "demo", "--nodes", "2")
     assert "users=1000 items=1500" in said
+    task = Task("pfedclr", "local_epochs=1 participation=1", 0, 1000, 1500)
+    method, weights = task.build(), []
+    download = method.download(method.init(1000, 1500, 0)[0])
+    for number in (1, 2):
+        data = tmp_path / "nodes" / f"node-{number}"
+        device = Device.join(tmp_path / f"state-{number}", data, task, shared_seed=False)
+        weights.append(int(device.step1(1, download)["weight"][0]))
+    assert f"so {max(weights)} with the usual 4" in said
     own = tmp_path / "mine.csv"
     catalogue = tmp_path / "nodes" / "catalogue.json"
     labels = json.loads(catalogue.read_text())["items"]
@@ -138,6 +149,10 @@ def test_keys_are_an_authority_a_server_and_nodes(tmp_path: Path) -> None:
     _run("deploy", "keys", str(folder), "--nodes", "3")
     after = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert {name: after[name] for name in before} == before
+    for name in ("node-1.key", "node-1.crt"):  # renewed without a new registered key
+        (folder / name).unlink()
+    renewed = write_keys(folder, ["fed.example", "10.1.2.3"], 3)
+    assert [path.name for path in renewed] == ["node-1.key", "node-1.crt"]
     assert set(after) - set(before) == {
         "node-3.key",
         "node-3.crt",
@@ -197,10 +212,9 @@ def test_the_demo_deletes_nothing_but_its_own(tmp_path: Path) -> None:
     assert left == ["flower-demo.txt", "letters", "node-1.txt"]
 
 
-def test_the_demo_as_json_is_one_object(
-    tmp_path: Path, small_split: Split, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    """The demo itself, with the nodes in this process in place of Flower's processes."""
+@pytest.fixture
+def direct(tmp_path: Path, small_split: Split, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The nodes are in this process in place of Flower's processes; the path of a data file."""
     pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
     from deploy_grid import DirectNetwork
 
@@ -211,9 +225,32 @@ def test_the_demo_as_json_is_one_object(
         for user in range(small_split.n_users)
         for at, item in enumerate([*small_split.seen.of(user), *small_split.test.of(user)])
     ]
-    (tmp_path / "data.csv").write_text("user,item,timestamp\n" + "".join(rows))
-    options = {"out": tmp_path / "out", "data": str(tmp_path / "data.csv"), "rounds": 1}
+    path = tmp_path / "data.csv"
+    path.write_text("user,item,timestamp\n" + "".join(rows))
+    return path
+
+
+def test_the_demo_as_json_is_one_object(tmp_path: Path, direct: Path, capsys: Any) -> None:
+    options = {"out": tmp_path / "out", "data": str(direct), "rounds": 1}
     demo(**options, seed=0, data_dir=None, json=True)
     found = json.loads(capsys.readouterr().out)
     assert [run["method"] for run in found["runs"]] == ["pfedclr", "fedrefit"] * 2
     assert all(run["relative_difference"] < 1e-6 for run in found["runs"])
+    # FedRefit has played to its last fit: without it, devices would score with nothing.
+    with safe_open(
+        tmp_path / "out" / "fedrefit-3-users" / "server-state" / "server.safetensors", "numpy"
+    ) as server:
+        assert np.any(server.get_tensor("V"))
+
+
+def test_up_trains_with_the_run_config_asked_for(tmp_path: Path, direct: Path, capsys: Any) -> None:
+    out, pairs = tmp_path / "out", ["settings=dim=8", "evaluate-every=-1"]
+    up(out, str(direct), nodes=3, method="fedmf", rounds=2, set_=pairs, data_dir=None, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["round"], found["outcome"]) == (2, "all rounds played")
+    config = tomllib.loads((out / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert config["config"]["settings"] == "rounds=2 dim=8"
+    assert config["config"]["min-nodes"] == 3
+    assert (out / "nodes" / "catalogue.json").exists()
+    for path in (out / "server-state").iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path

@@ -56,8 +56,11 @@ COMMANDS = {
     ),
     "data": ("_data.app", "Data sets: list, describe, download, make, export a split."),
     "audit": ("_audit.app", "Audits: does the evaluation leak, what do uploads give away?"),
-    "deploy": ("_deploy.app", "Run a federation on Flower: keys, data, app, demo."),
-    "device": ("_deploy.device_app", "A device's own state: status, recommend, evaluate."),
+    "deploy": (
+        "_deploy.app",
+        "Run a federation on Flower: up, keys, data, app, sign, gate, doctor.",
+    ),
+    "device": ("_device.app", "A device's own state: status, recommend, evaluate."),
 }
 """For each command the module and name of its function (or group), and the beginning of its
 docstring."""

@@ -1,4 +1,5 @@
-"""A development certificate authority: TLS for the server and the nodes, and a key per node.
+"""A development certificate authority: TLS for the server and the nodes, a key per node, and the
+operator's key, which signs apps.
 
 It is for trials and small closed federations. A larger federation uses certificates of its own
 authority under the same file names.
@@ -14,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unskew.deploy.signing import OPERATOR_KEY, write_operator_key
 from unskew.files import write_bytes
 from unskew.types import UnskewError
 
@@ -37,7 +39,8 @@ _HOST_NAME = re.compile(r"(\*\.)?[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", re.IGNO
 
 
 def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
-    """Write missing keys and certificates of CA, server and nodes; returns the new files' paths."""
+    """Write missing keys and certificates of CA, server, operator and nodes; returns the paths of
+    the new files."""
     names = [_host(host) for host in dict.fromkeys([*_LOOPBACK, *hosts])]
     try:
         # A folder that exists keeps its permissions; secret files are always closed to others.
@@ -56,11 +59,14 @@ def write_keys(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
             f"{folder}/server.crt is not for {', '.join(hosts)}; delete server.key and server.crt "
             "there to have them made anew."
         )
+    if not (folder / OPERATOR_KEY).exists():
+        written += write_operator_key(folder)
     for name in (f"node-{number}" for number in range(1, nodes + 1)):
+        if not (folder / f"{name}.key").exists():
+            # The node's own runtime listens on loopback only.
+            written += _issue(folder, name, [_host(host) for host in _LOOPBACK])
         if (folder / f"{name}.auth").exists():
             continue
-        # The node's own runtime listens on loopback only.
-        written += _issue(folder, name, [_host(host) for host in _LOOPBACK])
         key = ec.generate_private_key(_CURVE)
         encoding, form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         public = key.public_key().public_bytes(encoding, form) + b"\n"

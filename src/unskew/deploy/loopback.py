@@ -1,7 +1,9 @@
 """A whole federation on one machine, with the processes, certificates and keys of a real one.
 
-One SuperLink (Flower's server process) and several SuperNodes (its node processes) run on loopback
-with TLS and node authentication, for the demo and the tests. Each process writes a log file.
+One SuperLink (Flower's server process), the gate in front of it and several SuperNodes (Flower's
+node processes) run on loopback with TLS, node authentication and signed apps, for ``unskew deploy
+up`` and ``demo`` and for the tests. Each process writes a log file. All files are readable by their
+owner only.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from unskew.deploy.keys import write_keys
+from unskew.deploy.node_data import owner_only
+from unskew.deploy.signing import OPERATOR_KEY, TRUSTED, sign_app
 from unskew.types import UnskewError
 
 _TIMEOUT_SECONDS = 180.0
@@ -28,21 +33,34 @@ _STATUS_INTERVAL_SECONDS = 15.0
 
 
 class Loopback:
-    """Flower processes on this machine; leaving the ``with`` block kills those that still run."""
+    """Flower processes on this machine; leaving the ``with`` block kills those that still run.
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    ``port`` is the gate's, which nodes use, ``control`` the SuperLink's own, which the operator
+    uses. ``say`` gets every command before it is run.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int, say: Callable[[str], None] = lambda command: None
+    ) -> None:
         self.folder, self.keys = folder.resolve(), folder.resolve() / "keys"
-        self.port = _free_port()
+        self.signatures = self.folder / "signatures"
+        self.port, self.control = _free_port(), _free_port()
+        self._say = say
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        write_keys(self.keys, (), nodes)
-        self._environment = dict(os.environ) | {
+        variables = {
             "FLWR_HOME": str(self.folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            # Flower starts its helper programs by name; they are in the folder of this Python.
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
-        (self.folder / "flwr").mkdir(parents=True, exist_ok=True)
+        say("export " + " ".join(f"{name}={shlex.quote(to)}" for name, to in variables.items()))
+        # Flower starts its helper programs by name; they are in the folder of this Python.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        self._environment = dict(os.environ) | variables | {"PATH": path}
+        say(f"unskew deploy keys {shlex.quote(str(self.keys))} --nodes {nodes}")
+        write_keys(self.keys, (), nodes)
+        with owner_only():
+            (self.folder / "flwr").mkdir(parents=True, exist_ok=True)
+            self.signatures.mkdir(exist_ok=True)
 
     def __enter__(self) -> Loopback:
         return self
@@ -52,22 +70,32 @@ class Loopback:
             self.kill(name)
 
     def start_superlink(self) -> None:
-        """Start Flower's server process (SuperLink) and wait until it accepts connections."""
+        """Start Flower's server process (SuperLink) and, if it does not run, the gate; wait until
+        they accept connections."""
         config = (
-            f'[superlink]\ndefault = "lo"\n\n[superlink.lo]\naddress = "127.0.0.1:{self.port}"\n'
+            f'[superlink]\ndefault = "lo"\n\n[superlink.lo]\naddress = "127.0.0.1:{self.control}"\n'
             f'root-certificates = "{self.keys / "ca.crt"}"\n'
         )
         (self.folder / "flwr" / "config.toml").write_text(config)
         self._start(
             "superlink",
-            "flower-superlink",
+            _program("flower-superlink"),
             *self._tls("server"),
             "--enable-supernode-auth",
-            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--host", "127.0.0.1", "--port", str(self.control)),
             *("--database", str(self.folder / "superlink.db")),
             "--disable-runtime-dependency-installation",
         )
-        self.wait_until(self._superlink_listens, "the start of superlink", _TIMEOUT_SECONDS)
+        self._wait_for_port("superlink", self.control)
+        if "gate" not in self._processes:
+            self._start(
+                "gate",
+                sys.executable,
+                *("-m", "unskew", "deploy", "gate", str(self.keys), "--host", "127.0.0.1"),
+                *("--port", str(self.port), "--superlink", f"127.0.0.1:{self.control}"),
+                *("--signatures", str(self.signatures)),
+            )
+            self._wait_for_port("gate", self.port)
 
     def register(self, number: int) -> None:
         """Register a node's public key with the SuperLink, so that the node may connect."""
@@ -78,17 +106,21 @@ class Loopback:
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         self._start(
             f"node-{number}",
-            "flower-supernode",
+            _program("flower-supernode"),
             *("--root-certificates", str(self.keys / "ca.crt")),
             *("--superlink", f"127.0.0.1:{self.port}", "--port", str(_free_port())),
             *("--auth-supernode-private-key", str(self.keys / f"node-{number}.auth")),
+            *("--trusted-entities", str(self.keys / TRUSTED)),
             *self._tls(f"node-{number}"),
             *("--node-config", pairs),
             **variables,
         )
 
-    def start_run(self, app: Path) -> str:
-        """Send a Flower app to the SuperLink, which starts to run it; returns the run's id."""
+    def start_run(self, app: Path, signed: bool = True) -> str:
+        """Sign a Flower app and send it to the SuperLink, which starts to run it; returns the run's
+        id. Without ``signed``, nodes refuse it."""
+        if signed:
+            self._sign(app)
         answer = json.loads(self.flwr("run", str(app), "lo", "--format", "json"))
         if not answer.get("success"):
             raise UnskewError(f"Flower did not take the app: {answer}")
@@ -157,6 +189,8 @@ class Loopback:
 
     def flwr(self, *arguments: str) -> str:
         """Run Flower's command ``flwr`` with these arguments and return what it prints."""
+        if arguments[0] not in ("list", "log"):
+            self._say(shlex.join(["flwr", *arguments]))
         done = subprocess.run(
             [_program("flwr"), *arguments],
             env=self._environment,
@@ -169,10 +203,18 @@ class Loopback:
             raise UnskewError(f"flwr {arguments[0]} failed: {done.stdout}{done.stderr}")
         return done.stdout
 
+    def _sign(self, app: Path) -> None:
+        key = self.keys / OPERATOR_KEY
+        shown = ["unskew", "deploy", "sign", str(app), "--key", str(key)]
+        self._say(shlex.join([*shown, "--signatures", str(self.signatures)]))
+        sign_app(app, key, self.signatures)
+
     def _start(self, name: str, program: str, *arguments: str, **variables: str) -> None:
-        with (self.folder / f"{name}.log").open("wb") as log:
+        shown = shlex.join([Path(program).name, *arguments])
+        self._say(shown.replace(f"{Path(sys.executable).name} -m unskew", "unskew") + " &")
+        with owner_only(), (self.folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [_program(program), *arguments],
+                [program, *arguments],
                 env=self._environment | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -180,13 +222,18 @@ class Loopback:
                 start_new_session=True,
             )
 
-    def _superlink_listens(self) -> bool:
-        if self.exit_code("superlink") is not None:
-            tail = self.log("superlink")[-2000:]
-            raise UnskewError(f"superlink did not start; its log ends with: {tail}")
-        with socket.socket() as probe:
-            probe.settimeout(1.0)
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+    def _wait_for_port(self, name: str, port: int) -> None:
+        """Wait until a process listens on a port of this machine; an error if it ends instead."""
+
+        def listens() -> bool:
+            if self.exit_code(name) is not None:
+                tail = self.log(name)[-2000:]
+                raise UnskewError(f"{name} did not start; its log ends with: {tail}")
+            with socket.socket() as probe:
+                probe.settimeout(1.0)
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        self.wait_until(listens, f"the start of {name}", _TIMEOUT_SECONDS)
 
     def _tls(self, name: str) -> tuple[str, ...]:
         return (

@@ -39,6 +39,7 @@ from unskew.deploy.messages import (
     select_uploads,
     upload_shape,
 )
+from unskew.deploy.node_data import owner_only
 from unskew.deploy.robust import mean_metrics, robust_sum, settle_owners
 from unskew.deploy.task import Task, read_run_config
 from unskew.files import (
@@ -319,7 +320,8 @@ class Coordinator:
 
 
 def main(grid: Grid, context: Context) -> None:
-    Coordinator(grid, context).run()
+    with owner_only():  # the state holds what nodes have sent
+        Coordinator(grid, context).run()
 
 
 app = ServerApp()
