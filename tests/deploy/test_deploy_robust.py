@@ -166,7 +166,7 @@ def test_rows_bound_what_a_node_puts_into_one_row() -> None:
     assert np.linalg.norm(kept) < 0.3 * np.linalg.norm(robust_sum(honest, shape, "none", 0.2).rows)
 
 
-@pytest.mark.parametrize("how", ["clip", "median", "trimmed"])
+@pytest.mark.parametrize("how", ["rows", "clip", "median", "trimmed"])
 def test_a_huge_claim_of_weight_buys_no_influence(how: Any) -> None:
     """An update no longer than the others', but of a trillion users: one node in four, not all."""
     honest = [

@@ -194,17 +194,18 @@ of the NDCG@10 without attack and defence; "last round" is its ER@10."""
 
 
 def robustness_table(rows: Sequence[Row]) -> Table:
-    """The results as a table, in their order; see ``_COLUMNS``."""
+    """The results as a table by method, nodes, defence and attack; see ``_COLUMNS``."""
     plain = {
         _run_of(row): row["best"]["ndcg@10"]
         for row in rows
         if row["attack"] == row["defence"] == "none"
     }
     lines = []
-    for row in rows:
+    for row in sorted(rows, key=_table_order):
         before, quality = plain.get(_run_of(row)), row["best"]["ndcg@10"]
         kept = quality / before if before else None
         nodes = "" if row["nodes"] == row["users"] else f", {row['nodes']} nodes"
+        nodes += f", {row['rounds']} rounds" if "rounds" in row["settings"] else ""
         lines.append(
             [
                 Cell(row["method"] + nodes, row["method"]),
@@ -218,6 +219,11 @@ def robustness_table(rows: Sequence[Row]) -> Table:
             ]
         )
     return Table.of(_COLUMNS, lines)
+
+
+def _table_order(row: Row) -> tuple[Any, ...]:
+    order = DEFENCES.index(row["defence"]), row["attack"] != "none", row["attack"], row["hostile"]
+    return (row["data"], row["method"], -row["nodes"], -row["rounds"], *order)
 
 
 def _run_of(row: Row) -> tuple[object, ...]:
