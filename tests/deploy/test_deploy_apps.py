@@ -268,7 +268,7 @@ def test_a_node_can_insist_on_masking(tmp_path: Path, tiny_split: Split) -> None
     assert read_rows(tmp_path / "server")[0]["accepted"] == 2
 
 
-@pytest.mark.parametrize("how", ["clip", "median", "trimmed"])
+@pytest.mark.parametrize("how", ["rows", "clip", "median", "trimmed"])
 def test_robust_aggregation_runs(tmp_path: Path, tiny_split: Split, how: str) -> None:
     task = task_of(tiny_split, "fedncf", f"{EVERYONE} rounds=1")
     hostile = {2: {"transform": "deploy_spoilers:pull"}}

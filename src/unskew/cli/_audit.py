@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from typer import Argument, Context, Exit, Option, Typer
 
 from unskew.audit import CHANCE, LeakAudit, audit_leak
+from unskew.audit.hostile import ATTACKS
 from unskew.audit.privacy import (
     NOISES,
     TARGETS,
@@ -20,11 +21,20 @@ from unskew.audit.privacy import (
     trade_off_chart,
     with_noise,
 )
+from unskew.audit.robustness import (
+    DEFENCES,
+    HOSTILE,
+    audit_robustness,
+    robustness_command,
+    robustness_table,
+    threats,
+)
 from unskew.audit.skew import VARIANTS, SkewSpec, audit_skew, findings, skew_table
 from unskew.cli import _options as opt
 from unskew.cli._output import RoundProgress, load_data, print_json, print_table, stderr, stdout
 from unskew.cli._run import print_privacy
 from unskew.display import draw_svg, to_markdown
+from unskew.engine.robust import MAX_LOST_ROWS
 from unskew.files import append_json_line, write_text
 from unskew.kernels import set_threads
 from unskew.methods import admit_method, find_method, short_name
@@ -80,7 +90,9 @@ def privacy(
     ldp = opt.ldp_options(context)
     if "epsilon" in ldp and noise is not None:
         raise UnskewError("--ldp-epsilon sets the noise by itself; leave out --noise.")
-    strengths: list[float | None] = [*NOISES] if noise is None else [*_parse_noises(noise)]
+    strengths: list[float | None] = (
+        [*NOISES] if noise is None else [*_parse_numbers("--noise", noise)]
+    )
     if target is not None and (Path(target) / "run.json").exists():
         named = ("data", "protocol", "set_", "preset", "rounds")
         given = [name.strip("_") for name in named if context.params[name]]
@@ -147,11 +159,11 @@ def _find_row(
     return row
 
 
-def _parse_noises(text: str) -> list[float]:
+def _parse_numbers(option: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise UnskewError(f'--noise "{text}" must look like 0,0.1,0.5.') from None
+        raise UnskewError(f'{option} "{text}" must look like 0,0.1,0.5.') from None
 
 
 def _print_privacy(rows: list[dict[str, Any]]) -> None:
@@ -172,6 +184,69 @@ def _print_privacy(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if "privacy" in row:
             print_privacy(row["privacy"])
+
+
+@app.command()
+def robustness(
+    context: Context,
+    method: Annotated[
+        str, Option(help="See `unskew methods`, or package.module:Class.")
+    ] = "fedrefit",
+    data: opt.Data = None,
+    protocol: opt.Protocol = None,
+    hostile: Annotated[str, Option(help="Shares of hostile nodes, comma-separated.")] = ",".join(
+        map(str, HOSTILE)
+    ),
+    defence: Annotated[str, Option(help=f"Comma-separated: {', '.join(DEFENCES)}.")] = "none,rows",
+    attack: Annotated[
+        str, Option(help=f"Comma-separated: none, {', '.join(ATTACKS)}.")
+    ] = "none,promote-adaptive,degrade-adaptive",
+    nodes: Annotated[
+        int | None, Option(help="Divide the users into so many nodes; default: one per user.")
+    ] = None,
+    trim: Annotated[float, Option(help="For trimmed: share of nodes left out per end.")] = 0.2,
+    set_: opt.Settings = None,
+    preset: opt.Preset = None,
+    rounds: opt.Rounds = None,
+    evaluate_every: opt.EvaluateEvery = None,
+    seed: opt.Seed = 0,
+    rows: opt.Rows = None,
+    doc: Annotated[Path | None, Option(help="A page whose table of the rows is made anew.")] = None,
+    data_dir: opt.DataDir = None,
+    threads: opt.Threads = 0,
+    json: opt.Json = False,
+) -> None:
+    """Train while some nodes are hostile: how far can they push an item or spoil the model?"""
+    set_threads(threads)
+    shares = _parse_numbers("--hostile", hostile)
+    planned = threats(attack.split(","), shares, defence.split(","), nodes=nodes, trim=trim)
+    spec = opt.run_spec(context, seeds=str(seed))
+    interactions = load_data(spec, data_dir)
+    found: list[dict[str, Any]] = []
+    for threat in planned:
+        label = f"{short_name(spec.method)}, {threat.defence}, {threat.attack}"
+        with RoundProgress(f"{label} {threat.hostile:.0%}") as progress:
+            audit = partial(audit_robustness, spec, threat, interactions, on_round=progress)
+            found.append(_find_row(rows, robustness_command(spec, threat), audit))
+    if doc is not None:
+        everything = found if rows is None else read_rows(rows)
+        fill_table(doc, to_markdown(robustness_table(everything)))
+    if json:
+        print_json({"audits": found})
+        return
+    table = robustness_table(found)
+    names = [column.name for column in table.columns]
+    print_table(names, [[cell.line for cell in row] for row in table.rows])
+    target = found[0]["target"]
+    stdout.print(
+        f"ER@10: share of honest users who are recommended item {target['item']}, which "
+        f"{target['users']} users have. NDCG@10: of honest users, validation and test items."
+    )
+    for rule in {row["defence"]: row for row in found if row["lost_rows"] > MAX_LOST_ROWS}.values():
+        stdout.print(
+            f"{rule['defence']} removed {rule['lost_rows']:.0%} of the item rows that nodes sent, "
+            "because few nodes send rows of the same items: it does not suit these nodes."
+        )
 
 
 @app.command()

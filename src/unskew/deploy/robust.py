@@ -1,12 +1,10 @@
 """Robust aggregation: bounds the influence of hostile nodes on sums, user ownership and metrics.
 
-Each robust sum works on the nodes' mean updates: the sum of a node's weighted uploads, divided by
-its weight, with zeros for items that no user of the node changed. The result is a sum again, so the
-method's ``aggregate`` stays the same. A node's stated weight is bounded: it counts for at most
-``max-weight`` or, where none is set, the median node's weight. ``clip`` also bounds the norm of a
-node's mean update by the median norm. ``median`` and ``trimmed`` (Yin et al., ICML 2018) leave out
-the extremes of every coordinate and give all nodes the same weight. The sums stay bounded while
-most nodes are honest, but an honest node that is large or has unusual users counts for less.
+The rules work on the nodes' mean updates, and are those of the simulator's audit
+(:mod:`unskew.engine.robust`): the sum of a node's weighted uploads, divided by its weight. A node's
+stated weight counts for at most ``max-weight`` or, where none is set, the median node's weight. The
+result is a sum again, so the method's ``aggregate`` stays the same. Sums stay bounded while most
+nodes are honest, but an honest node that is large or has unusual users counts for less.
 
 A user belongs to the first node that claims it uncontested, and stays with it; the server saves
 the owners with its checkpoint. If two nodes claim a user that has no owner yet, neither upload of
@@ -15,42 +13,42 @@ that user is used: only the operator can know which node is right.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import numpy as np
 
 from unskew.deploy.messages import METRICS, MetricSums, NodeSum, add_node
-from unskew.deploy.task import Robust
+from unskew.engine import robust as engine_robust
+from unskew.engine.robust import MAX_LOST_ROWS, Robust, lost_rows, nodes_cut
 from unskew.kernels import empty_sum
 from unskew.privacy import Shape
-from unskew.types import Bool, Float64, Int64, UploadSum
+from unskew.ragged import indptr_from_counts
+from unskew.types import Bool, Int64, Rows, Upload, UploadSum
 
-_BLOCK_ITEMS = 4096
-"""Number of items whose rows, from all nodes, are in memory at a time."""
+log = logging.getLogger("flwr")
 
 
 def robust_sum(
     parts: list[NodeSum], shape: Shape, how: Robust, trim: float, max_weight: float = 0.0
 ) -> UploadSum:
     """Sum of the nodes' sums by the robust rule ``how``. ``trimmed`` leaves out the share ``trim``
-    of nodes at either end. A node's weight counts up to ``max_weight`` (0: the median weight)."""
+    of nodes at either end. A node's weight counts up to ``max_weight`` (0: the median weight). Logs
+    a warning if the rule does not work with these nodes."""
     present = [part for part in parts if part.weight > 0]
     if how == "none" or not present:
         return _add_all(parts, shape)
-    weights = np.array([part.weight for part in present])
-    weights = np.minimum(weights, max_weight or _median(weights))
-    if how == "clip":
-        return _add_all(_clip(present, weights), shape)
-    weight = float(weights.sum())
-    cut = int(trim * len(present)) if how == "trimmed" else (len(present) - 1) // 2
-    rows = np.empty((shape.n_items, shape.width))
-    for low in range(0, shape.n_items, _BLOCK_ITEMS):
-        high = min(low + _BLOCK_ITEMS, shape.n_items)
-        stacked = np.stack([_mean_rows(part, low, high, shape.width) for part in present])
-        rows[low:high] = weight * _trimmed_mean(stacked, cut)
-    stacked = np.stack([part.dense / part.weight for part in present])
-    dense = weight * _trimmed_mean(stacked, cut)
-    return UploadSum(rows, dense, weight, len(present))
+    nodes = _mean_updates(present)
+    if how in ("median", "trimmed") and nodes_cut(len(present), how, trim) == 0:
+        log.warning('robust = "%s" is a plain mean of only %d nodes', how, len(present))
+    elif (lost := lost_rows(nodes, how, trim)) > MAX_LOST_ROWS:
+        log.warning(
+            'robust = "%s" removes %.0f %% of the item rows that nodes have sent, because few '
+            'nodes sent rows of the same items; take robust = "rows", or nodes of more users',
+            how,
+            100 * lost,
+        )
+    return engine_robust.robust_sum(nodes, shape, how, trim, max_weight)
 
 
 def settle_owners(owners: Int64, claims: Mapping[int, Int64]) -> tuple[Int64, dict[int, Bool]]:
@@ -90,39 +88,13 @@ def _add_all(parts: list[NodeSum], shape: Shape) -> UploadSum:
     return total.result()
 
 
-def _median(values: Float64) -> float:
-    """Lower median: no more than an honest value, even if half of the nodes report too much."""
-    return float(np.sort(values)[(len(values) - 1) // 2])
-
-
-def _trimmed_mean(stacked: Float64, cut: int) -> Float64:
-    """The mean over nodes without the ``cut`` smallest and largest values of each coordinate."""
-    ordered = np.sort(stacked, axis=0)
-    middle: Float64 = ordered[cut : len(ordered) - cut].mean(axis=0)
-    return middle
-
-
-def _mean_rows(part: NodeSum, low: int, high: int, width: int) -> Float64:
-    rows = np.zeros((high - low, width))
-    first, last = np.searchsorted(part.items, (low, high))
-    rows[part.items[first:last] - low] = part.values[first:last] / part.weight
-    return rows
-
-
-def _clip(parts: list[NodeSum], weights: Float64) -> list[NodeSum]:
-    """Rescale the nodes' sums to ``weights``, with mean updates clipped to the median norm."""
-    norms = np.array([_norm(part) / part.weight for part in parts])
-    shorter = np.minimum(1.0, _median(norms) / np.maximum(norms, 1e-30))
-    scales = shorter * weights / [part.weight for part in parts]
-    return [
-        NodeSum(part.items, part.values * np.float32(scale), part.dense * np.float32(scale), weight)
-        for part, scale, weight in zip(parts, scales, weights.tolist(), strict=True)
-    ]
-
-
-def _norm(part: NodeSum) -> float:
-    squares = (np.square(array, dtype=np.float64).sum() for array in (part.values, part.dense))
-    return float(np.sqrt(sum(squares)))
+def _mean_updates(parts: list[NodeSum]) -> Upload:
+    """The sums of nodes, each divided by its weight, as one value."""
+    indptr = indptr_from_counts([len(part.items) for part in parts])
+    items = np.concatenate([part.items for part in parts])
+    values = np.concatenate([part.values / np.float32(part.weight) for part in parts])
+    dense = np.stack([part.dense / np.float32(part.weight) for part in parts])
+    return Upload(Rows(indptr, items, values), dense, np.array([part.weight for part in parts]))
 
 
 def _signed(node: int) -> int:

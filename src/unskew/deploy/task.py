@@ -11,15 +11,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from unskew.engine import draw_cohort
+from unskew.engine.robust import Robust, check_rule
 from unskew.files import write_text
 from unskew.methods import create
 from unskew.settings import Settings, parse_settings, setting
 from unskew.types import Int64, Method, UnskewError
 
-Robust = Literal["none", "clip", "median", "trimmed"]
 _Config = TypeVar("_Config", bound=Settings)
 
 _PYPROJECT = """\
@@ -119,7 +119,7 @@ class RunConfig(Settings):
     """Largest weight of a node; 0: no limit, but with ``robust`` no node counts for more than the
     median node. Secure aggregation needs a limit."""
     robust: Robust = "none"
-    """Robust aggregation of the nodes' sums (see :mod:`unskew.deploy.robust`)."""
+    """Robust aggregation of the nodes' sums (see :mod:`unskew.engine.robust`)."""
     trim: float = setting(0.2, at_most=0.49)
     """For ``trimmed``: share of nodes dropped at each end, per coordinate."""
     secure: bool = False
@@ -161,6 +161,7 @@ def read_run_config(given: Mapping[str, Any]) -> RunConfig:
             f'robust = "{config.robust}" compares the sums of nodes; it goes neither with secure '
             "aggregation nor with methods that need every upload by itself."
         )
+    check_rule(config.robust, config.trim, config.min_nodes, config.users, "set min-nodes to")
     if config.secure and (config.max_weight == 0 or config.min_nodes < 3):
         raise UnskewError(
             "secure = true needs a max-weight above 0, and min-nodes of at least 3 because two "
