@@ -31,12 +31,13 @@ EVERY_ROOM = frozenset(
         "cli",
     ]
 )
-BASE = frozenset({"types", "rng", "jit", "files", "ragged", "numbering", "settings"})
+BASE = frozenset({"types", "rng", "jit", "files", "ragged", "numbering", "settings", "text"})
 ALLOWED: dict[str, frozenset[str]] = {
     "types": frozenset(),
     "rng": frozenset(),
     "jit": frozenset(),
     "files": frozenset({"types"}),
+    "text": frozenset(),
     "ragged": frozenset({"types", "jit"}),
     "numbering": frozenset({"types", "rng", "jit"}),
     "settings": frozenset({"types"}),

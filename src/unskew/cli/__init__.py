@@ -34,6 +34,7 @@ def main() -> None:
     from unskew.cli._commands import add_commands
     from unskew.cli._options import before_any_command
     from unskew.cli._output import print_logs, stderr
+    from unskew.text import plain
     from unskew.types import UnskewError
 
     app = typer.Typer(
@@ -50,7 +51,7 @@ def main() -> None:
         add_commands(app, called)
         app()
     except UnskewError as error:
-        stderr.print(f"unskew: {error}")
+        stderr.print(f"unskew: {plain(error)}")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -29,6 +29,7 @@ from rich.progress import (
 from rich.table import Table
 
 from unskew.cli._commands import COMMANDS
+from unskew.text import plain
 
 if TYPE_CHECKING:
     from unskew.runs import RunSpec, Summary
@@ -75,6 +76,8 @@ class _HintConsole(Console):
 
 stdout = _HintConsole(soft_wrap=not sys.stdout.isatty(), **_PLAIN)
 stderr = _HintConsole(stderr=True, soft_wrap=not sys.stderr.isatty(), **_PLAIN)
+MAX_CELL_CHARACTERS = 500
+"""Longest text in a cell of a printed table."""
 COLUMN_GAP = 2
 """Spaces between the columns of a table."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -121,7 +124,9 @@ def _finite(value: Any) -> Any:
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
 ) -> None:
-    """Print a table; on a terminal too narrow for it, print one line per cell instead."""
+    """Print a table; on a terminal too narrow for it, print one line per cell instead. Cells may be
+    text from outside, such as titles."""
+    rows = [[plain(text, MAX_CELL_CHARACTERS) for text in row] for row in rows]
     cells = list(zip(columns, *rows, strict=True))
     longest_word = [max(map(cell_len, " ".join(texts).split()), default=0) for texts in cells]
     room = stdout.width - COLUMN_GAP * (len(columns) - 1)

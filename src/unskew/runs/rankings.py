@@ -16,6 +16,7 @@ from polars.io.plugins import register_io_source
 from unskew.engine import MAX_CHUNK_CLIENTS, RECOMMENDATIONS, Recommender, batches
 from unskew.evaluation import top_k
 from unskew.files import write_atomically
+from unskew.text import without_formulas
 from unskew.types import UnskewError
 
 RankingFormat = Literal["trec", "ranx"]
@@ -39,7 +40,7 @@ def write_recommendations(recommender: Recommender, out: Path, k: int) -> int:
 
     def write_csv(file: BinaryIO) -> None:
         for number, table in enumerate(parts()):
-            table.write_csv(file, include_header=number == 0)
+            without_formulas(table).write_csv(file, include_header=number == 0)
 
     def write_parquet(file: BinaryIO) -> None:
         # Polars asks for the parts one by one; the arguments would ask for some of their rows.
