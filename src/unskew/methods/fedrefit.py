@@ -34,6 +34,7 @@ import numpy as np
 
 from unskew.kernels import orthonormal, score_table
 from unskew.kernels.refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
+from unskew.methods._item_space import fault_of_space
 from unskew.methods.newcomers import DecayedFactors
 from unskew.ragged import distinct, owners
 from unskew.rng import Purpose, generator
@@ -153,6 +154,9 @@ class FedRefit(Method):
         M += np.triu(M, 1).T + np.eye(K) * ridge * max(np.trace(M) / K, 1e-12)
         V = np.linalg.solve(M, total.rows.T).T * server.users[:, None] ** power
         return server._replace(V=V.astype(np.float32), step=server.step + 1)
+
+    def check_download(self, download: Server) -> str | None:
+        return fault_of_space(download.U, download.users)
 
     def upload_base(self, download: Server, user: int, dense: Float32) -> Float32:
         """Zeros, because uploaded rows are not differences from the download."""
