@@ -3,7 +3,7 @@
 The state folder holds ``device.json`` (the federation, the users, the device's secret seeds),
 ``state.safetensors`` (the private state, the users' last downloads, and the users for whom Step 2
 is pending), ``reply.safetensors`` (the last reply), ``best.safetensors`` (the state after the round
-with the best validation) and ``privacy.json`` (the number of uploads and their noise).
+with the best validation) and ``privacy.json`` (the number of uploads and their noise). A state with NaN is never saved.
 
 A round is answered once. If a server lost a round and repeats it with the same download, the node
 sends its stored reply; with another download it refuses, because two replies with the same noise
@@ -33,7 +33,13 @@ from unskew.deploy.messages import (
     upload_shape,
     zero_uploads,
 )
-from unskew.deploy.node_data import NodeData, check_catalogue, lock_folder, read_node_data
+from unskew.deploy.node_data import (
+    NodeData,
+    check_catalogue,
+    common_items,
+    lock_folder,
+    read_node_data,
+)
 from unskew.deploy.task import Task
 from unskew.engine import (
     Devices,
@@ -155,7 +161,7 @@ class Device:
         if round <= self.progress.round:
             return self._stored_reply(round, digest)
         self.step2()
-        common = self._common_items(least_users)
+        common = common_items(self.data, least_users)
         chosen = np.flatnonzero(np.isin(self.data.users, self.task.cohort_of(round)))
         if common is not None:
             train = filter_entries(self.data.split.train, common[self.data.split.train.items])
@@ -207,9 +213,7 @@ class Device:
             before = self.devices.take(local)
             private = self.method.personalize(download, before, cohort)
             if not _is_finite(private):
-                log.warning(
-                    "Round %d: Step 2 gave NaN or infinity; the state before is kept", round
-                )
+                log.warning("Round %d: Step 2 gave NaN; the state before it is kept", round)
                 private = before
             self.devices.put(local, private, round - 1)
         self.progress = self.progress._replace(due=np.zeros(0, np.int64))
@@ -258,17 +262,6 @@ class Device:
         """The users' model, for scores and recommendations, after any pending Step 2."""
         self.step2()
         return Recommender(self.method, self.data.split, self.devices, self.seeds.training)
-
-    def _common_items(self, least_users: int) -> Bool | None:
-        """Mask of the items that so many users have; None if it does not matter."""
-        if least_users == 0:
-            return None
-        if self.data.item_users is None:
-            raise UnskewError(
-                "least-users needs the number of users of each item; give the catalogue a list "
-                '"users" and prepare the node\'s data again with `unskew deploy data`.'
-            )
-        return self.data.item_users >= least_users
 
     def _check_finite(self, cause: str) -> None:
         """Raise an error, before anything is saved, if the state has NaN or infinity."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from unskew.files import named_tensors, read_json, read_tensors, write_json, write_tensors
 from unskew.ragged import filter_entries, owners, positions, select
-from unskew.types import Int64, Ragged, Split, UnskewError
+from unskew.types import Bool, Int64, Ragged, Split, UnskewError
 
 FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unskew-catalogue", 1
 """Format names of data, labels and catalogue files, and their version."""
@@ -56,6 +56,19 @@ def count_users(split: Split) -> Int64:
     """Number of users who have each item."""
     counts: Int64 = np.bincount(split.seen.items, minlength=split.n_items).astype(np.int64)
     return counts
+
+
+def common_items(node: NodeData, least_users: int) -> Bool | None:
+    """Mask of the items that so many users of the federation have; None if it does not matter."""
+    if least_users == 0:
+        return None
+    if node.item_users is None:
+        raise UnskewError(
+            "least-users needs the number of users of each item; give the catalogue a list "
+            '"users" and prepare the node\'s data again with `unskew deploy data`.'
+        )
+    common: Bool = node.item_users >= least_users
+    return common
 
 
 def catalogue_digest(items: Sequence[str]) -> str:
