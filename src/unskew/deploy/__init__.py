@@ -3,5 +3,6 @@
 ``client`` and ``server`` hold Flower's two apps, ``exchange`` the server's messages, ``secure`` its
 secure aggregation (SecAgg+), and ``guard`` what a device demands of that; only these import
 ``flwr``. The other modules do what a device or a server does between two messages: ``device``,
-``node_data``, ``account``, ``messages``, ``owners``, ``robust``, ``task``, ``keys`` and ``loopback``.
+``node_data``, ``account``, ``messages``, ``owners``, ``robust``, ``task``, ``keys`` and
+``loopback``.
 """

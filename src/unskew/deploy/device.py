@@ -3,7 +3,8 @@
 The state folder holds ``device.json`` (the federation, the users, the device's secret seeds),
 ``state.safetensors`` (the private state, the users' last downloads, and the users for whom Step 2
 is pending), ``reply.safetensors`` (the last reply), ``best.safetensors`` (the state after the round
-with the best validation) and ``privacy.json`` (the number of uploads and their noise). A state with NaN is never saved.
+with the best validation) and ``privacy.json`` (the number of uploads and their noise). No file ever
+holds a state with NaN.
 
 A round is answered once. If a server lost a round and repeats it with the same download, the node
 sends its stored reply; with another download it refuses, because two replies with the same noise
@@ -267,8 +268,7 @@ class Device:
         """Raise an error, before anything is saved, if the state has NaN or infinity."""
         if not all(_is_finite(part) for tensor in self.devices.tensors() for part in tensor.parts):
             raise UnskewError(
-                f"Training on {cause} gave NaN or infinity; this node keeps the state it had and "
-                "sends nothing."
+                f"Training on {cause} gave NaN or infinity; this node keeps its state, sends nothing."
             )
 
     def _cohort(self, local: Int64, round: int, common: Bool | None = None) -> Cohort:
