@@ -268,7 +268,7 @@ class Device:
         """Raise an error, before anything is saved, if the state has NaN or infinity."""
         if not all(_is_finite(part) for tensor in self.devices.tensors() for part in tensor.parts):
             raise UnskewError(
-                f"Training on {cause} gave NaN or infinity; this node keeps its state, sends nothing."
+                f"Training on {cause} gave NaN or infinity; the node keeps its state, sends nothing."
             )
 
     def _cohort(self, local: Int64, round: int, common: Bool | None = None) -> Cohort:
