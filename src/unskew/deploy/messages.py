@@ -238,7 +238,7 @@ def read_metric_sums(reply: Message, n_users: int) -> MetricSums:
             raise Rejected(f"{name} is not a sum and a count")
         total, count = float(pair[0]), float(pair[1])
         if not (0 <= count <= n_users and count == int(count)):
-            raise Rejected(f"{name} is of {count:g} users; the federation has {n_users}")
+            raise Rejected(f"{name} is of {count:g} users; it has at most {n_users}")
         if not 0 <= total <= count * (1 + 1e-9):
             raise Rejected(f"{name} is outside what {count:g} users can have")
         found[name] = (total, int(count))
