@@ -267,7 +267,7 @@ class Device:
     def _check_finite(self, cause: str) -> None:
         """Raise an error, before anything is saved, if the state has NaN or infinity."""
         if not all(_is_finite(part) for tensor in self.devices.tensors() for part in tensor.parts):
-            raise UnskewError(f"Training on {cause} gave NaN or infinity; the node keeps its state.")
+            raise UnskewError(f"Training on {cause} gave NaN; the node keeps its state.")
 
     def _cohort(self, local: Int64, round: int, common: Bool | None = None) -> Cohort:
         """The users at the positions ``local``, without items that are not ``common``."""
