@@ -7,6 +7,7 @@ knocks. What is left must be the model the nodes that were heard have trained, a
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from deploy_samples import Twin, distance, run_config, task_of, write_nodes
 
 pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
 
+import unskew
 from unskew.deploy.device import Device
 from unskew.deploy.loopback import Loopback
 from unskew.deploy.node_data import lock_folder
@@ -24,7 +26,8 @@ from unskew.deploy.server import best_round, read_model, read_rows
 from unskew.deploy.task import write_app
 from unskew.types import Split
 
-HERE = str(Path(__file__).parent)
+HERE = os.pathsep.join([str(Path(__file__).parent), str(Path(unskew.__file__).parents[1])])
+"""Where the nodes' processes find the spoilers, and this very package."""
 LONG = 600.0
 """Seconds for what takes a few on an idle machine."""
 
