@@ -35,7 +35,7 @@ from unskew.deploy.secure import quantisation_steps
 from unskew.deploy.server import Coordinator, read_model, read_rows
 from unskew.deploy.task import RunConfig, read_run_config, write_app
 from unskew.methods import create
-from unskew.types import Split, UnskewError
+from unskew.types import Split, UnskewError, UploadSum
 
 RULES = RunConfig(users=9, items=9, secure=True, max_weight=10.0)
 LEAST = Least(3, 0.5)
@@ -227,6 +227,14 @@ def test_an_item_space_does_not_show_single_items() -> None:
             read_download(method, honest | {"U": U.astype(np.float32)}, 8, 200)
     with pytest.raises(UnskewError, match="an item has less than one user"):
         read_download(method, honest | {"users": np.zeros(200, np.float32)}, 8, 200)
+
+
+def test_a_weight_after_the_last_fit_is_ignored() -> None:
+    method = create("fedrefit", dim=4)
+    server, _ = method.init(1, 9, 0)
+    server = server._replace(step=np.array([7], np.int32))
+    total = UploadSum(np.ones((9, 9)), np.zeros(0), 1.0, 1)
+    assert method.aggregate(server, total) is server
 
 
 def test_an_honest_item_space_of_few_users_is_accepted(tiny_split: Split) -> None:

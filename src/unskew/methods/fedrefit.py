@@ -139,10 +139,9 @@ class FedRefit(Method):
         return Private(mine), Upload(Rows(*own, rows), dense, np.ones(n)), losses
 
     def aggregate(self, server: Server, total: UploadSum) -> Server:
-        c = self.config
-        if total.weight == 0:
+        c, fit = self.config, self._fit_index(server)
+        if total.weight == 0 or fit >= len(c.backward):  # nothing is left to fit
             return server
-        fit = self._fit_index(server)
         if fit < 0:
             users = total.rows[:, -1].clip(1)
             U = orthonormal(total.rows[:, :-1] * users[:, None] ** -c.item_power)
