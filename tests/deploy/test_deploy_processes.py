@@ -113,8 +113,10 @@ def test_lies_crashes_and_strangers(tmp_path: Path, tiny_split: Split) -> None:
         network.start_node(2, configs[2])
         _wait_for_node(network, 2, configs[2])
         run_id = network.start_run(tmp_path / "app")
+        # The first run has left an outcome, which the second deletes when it begins.
+        going_on = "Going on after round 4 of 5"
+        network.wait_until(lambda: going_on in network.run_log(run_id), "the second run", LONG)
         network.wait_for_run(run_id, server, seconds=LONG)
-        assert "Going on after round 4 of 5" in network.run_log(run_id)
         rows = read_rows(server)
         assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
         assert rows[4]["accepted"] == 3

@@ -303,7 +303,8 @@ class Coordinator:
             raise
 
     def _stop(self, reason: str) -> None:
-        outcome = {"format": OUTCOME, "version": VERSION, "round": self._round, "reason": reason}
+        outcome = {"format": OUTCOME, "version": VERSION, "run": str(self._context.run_id)}
+        outcome |= {"round": self._round, "reason": reason}
         write_json(self._folder / "outcome.json", outcome)
         log.info("Stopped after round %d: %s", self._round, reason)
 
