@@ -23,8 +23,10 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from unskew.deploy.client import app as client_app
+from unskew.deploy.node_data import divide_users
 from unskew.deploy.server import app as server_app
 from unskew.deploy.task import Task
+from unskew.files import write_json
 from unskew.types import Split
 
 
@@ -35,8 +37,10 @@ def federation(
     nodes: dict[int, dict[str, Any]] | None = None,
     **more: Any,
 ) -> tuple[DirectGrid, Context]:
-    """Three nodes, numbered 1 to 3, and the server's context."""
-    config = run_config(task, folder / "server", **{"min_nodes": 3, **more})
+    """Three nodes, numbered 1 to 3, and the server's context. The operator gave each its users. One
+    accepted upload is enough for a round, unless ``more`` says otherwise."""
+    config = run_config(task, folder / "server", **{"min_nodes": 3, "min_uploads": 1, **more})
+    write_owners(folder / "server", split.n_users)
     data = write_nodes(folder, split, 3)
     configs = {
         number: {
@@ -50,6 +54,13 @@ def federation(
     }
     grid = DirectGrid(client_app, config, configs)
     return grid, Context(1, 0, {}, RecordDict(), config)
+
+
+def write_owners(folder: Path, n_users: int, n_nodes: int = 3) -> None:
+    """The operator's list of nodes 1 to ``n_nodes`` and their users."""
+    parts = enumerate(divide_users(n_users, n_nodes), 1)
+    nodes = {str(number): [int(users[0]), int(users[-1])] for number, users in parts}
+    write_json(folder / "nodes.json", {"format": "unskew-nodes", "version": 1, "nodes": nodes})
 
 
 def flattened(message: Message) -> dict[str, bytes]:
@@ -81,7 +92,11 @@ class DirectGrid(Grid):
             node: Context(1, node, node_config, RecordDict(), run_config)
             for node, node_config in nodes.items()
         }
-        self._replies: dict[str, Message] = {}
+        self._replies: dict[str, Message | tuple[str, dict[str, bytes]]] = {}
+        self.tamper: dict[int, Callable[[dict[str, bytes]], None]] = {}
+        """What a hostile node does to the bytes of its replies, after it has made them."""
+        self.edit: dict[int, Callable[[Message], Message]] = {}
+        """What a hostile node sends in place of its reply."""
         self.sent: list[bytes] = []
         self.errors: list[str] = []
         self.silent: set[int] = set()
@@ -109,14 +124,15 @@ class DirectGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self._replies.pop(name) for name in list(message_ids) if name in self._replies]
+        taken = [self._replies.pop(name) for name in list(message_ids) if name in self._replies]
+        return [one if isinstance(one, Message) else _opened(*one) for one in taken]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
 
-    def _deliver(self, message: Message) -> Message:
+    def _deliver(self, message: Message) -> Message | tuple[str, dict[str, bytes]]:
         context = self._contexts[message.metadata.dst_node_id]
         arrived = _carried(message)
         arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
@@ -125,13 +141,23 @@ class DirectGrid(Grid):
         except Exception as error:
             self.errors.append(str(error))
             return Message(Error(0, str(error)), reply_to=arrived)
-        self.sent.append(b"".join(flattened(reply).values()))
-        return _carried(reply)
+        node = message.metadata.dst_node_id
+        reply = self.edit.get(node, lambda same: same)(reply)
+        if reply.has_error():
+            return reply
+        contents = flattened(reply)
+        self.sent.append(b"".join(contents.values()))
+        self.tamper.get(node, lambda _: None)(contents)
+        return reply.object_id, contents
 
 
 def _carried(message: Message) -> Message:
-    contents = flattened(message)
-    carried: Message = inflate_object_from_contents(message.object_id, contents)
+    return _opened(message.object_id, flattened(message))
+
+
+def _opened(name: str, contents: dict[str, bytes]) -> Message:
+    """What Flower's grid does with a reply's bytes when the server asks for it."""
+    carried: Message = inflate_object_from_contents(name, contents)
     return carried
 
 

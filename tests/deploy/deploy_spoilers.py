@@ -33,6 +33,12 @@ def pull(upload: Upload, cohort: Cohort) -> Upload:
     return _sent(upload, np.full_like(upload.rows.values, 1e3))
 
 
+def heavy(upload: Upload, cohort: Cohort) -> Upload:
+    """A thousand times the weight, and as much of everything."""
+    heavier = _sent(upload, upload.rows.values * np.float32(1e3))
+    return heavier._replace(weight=upload.weight * 1e3)
+
+
 def three_attacks(upload: Upload, cohort: Cohort) -> Upload:
     """NaN in round 1, a column too many in round 2, a norm of a million in round 3; then honest."""
     attack = {1: nan, 2: wide, 3: huge}.get(cohort.round)

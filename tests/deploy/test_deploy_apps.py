@@ -15,15 +15,15 @@ from deploy_samples import EVERYONE, Twin, distance, simulated, task_of
 pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
 
 from deploy_grid import federation
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from deploy_grid import reply as reply_of
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
-from unskew.deploy import secure
 from unskew.deploy.device import Device
 from unskew.deploy.messages import Rejected, read_arrays, upload_shape
 from unskew.deploy.node_data import lock_folder
 from unskew.deploy.server import Coordinator, read_model, read_rows
 from unskew.deploy.task import read_run_config
-from unskew.types import Split, UnskewError
+from unskew.types import Split, UnskewError, UploadSum
 
 
 def _outcome(folder: Path) -> dict[str, Any]:
@@ -100,11 +100,12 @@ def _secrets(device: Device, when: str) -> dict[str, bytes]:
 def test_a_reply_holds_the_upload_and_nothing_else(tmp_path: Path, tiny_split: Split) -> None:
     grid, context = federation(tmp_path, tiny_split, task_of(tiny_split, "pfedclr", EVERYONE))
     coordinator = Coordinator(grid, context)
-    asked = coordinator._ask("train", 1, dict.fromkeys([1, 2, 3], coordinator._content(1)))
-    for _, reply in asked:
-        assert list(reply.content) == ["upload"]
+    contents = dict.fromkeys([1, 2, 3], coordinator._content(1))
+    for _, reply in coordinator._exchange.ask("train", 1, contents):
+        assert list(reply.content) == ["upload", "about"]
+        assert set(reply.content["about"]) == {"round", "digest", "first", "last"}
         assert set(reply.content["upload"]) == {"items", "values", "dense", "weight"}
-    for _, reply in coordinator._ask("evaluate", 1, {2: RecordDict()}):
+    for _, reply in coordinator._exchange.ask("evaluate", 1, {2: RecordDict()}):
         assert list(reply.content) == ["sums"]
         sums = reply.content["sums"]
         assert all(len(pair) == 2 and pair[0] <= pair[1] for pair in sums.values())
@@ -115,7 +116,7 @@ def test_step_2_follows_the_reply_in_a_process_of_its_own(
 ) -> None:
     task, at_once = task_of(tiny_split, "pfedclr", EVERYONE), {3: {"step2-at-once": True}}
     coordinator = Coordinator(*federation(tmp_path, tiny_split, task, at_once))
-    replies = list(coordinator._ask("train", 1, {3: coordinator._content(1)}))
+    replies = list(coordinator._exchange.ask("train", 1, {3: coordinator._content(1)}))
     assert len(replies) == 1
     ends = time.monotonic() + 120
     while True:  # nobody touches the state but that process
@@ -153,15 +154,13 @@ def test_bytes_that_are_no_array_are_rejected(tmp_path: Path, tiny_split: Split)
     federation(tmp_path, tiny_split, task_of(tiny_split, "fedmf"))
     archive = io.BytesIO()
     np.savez(archive, values=np.ones(3))
-    for data, reason in ((b"nonsense", "cannot be read"), (archive.getvalue(), "none")):
+    for data, reason in ((b"nonsense", "cannot be read"), (archive.getvalue(), "cannot be read")):
         record = ArrayRecord({"values": Array("float32", (3,), "numpy.ndarray", data)})
         with pytest.raises(Rejected, match=reason):
-            read_arrays(
-                Message(RecordDict({"upload": record}), dst_node_id=1, message_type="train")
-            )
-    more = RecordDict({"upload": ArrayRecord(), "p": ArrayRecord()})
+            read_arrays(reply_of({"upload": record, "about": ConfigRecord()}))
+    more = {"upload": ArrayRecord(), "p": ArrayRecord()}
     with pytest.raises(Rejected, match="the reply holds p, upload"):
-        read_arrays(Message(more, dst_node_id=1, message_type="train"))
+        read_arrays(reply_of(more))
 
 
 def test_a_transform_changes_what_leaves(tmp_path: Path, tiny_split: Split) -> None:
@@ -198,11 +197,12 @@ def test_the_server_goes_on_after_the_last_complete_round(
     grid, context = federation(tmp_path, tiny_split, task, round_timeout=0.5)
     first = Coordinator(grid, context)
     assert first._run_round([1, 2, 3])
-    list(first._ask("train", 2, dict.fromkeys([1, 2], first._content(2))))  # trained, then lost
+    # Trained, then lost.
+    list(first._exchange.ask("train", 2, dict.fromkeys([1, 2], first._content(2))))
     grid.silent = {1, 2, 3}
     Coordinator(grid, context).run()
     assert _outcome(tmp_path)["round"] == 1
-    assert "no node sent an upload" in _outcome(tmp_path)["reason"]
+    assert "fewer than 1 nodes sent an upload" in _outcome(tmp_path)["reason"]
     grid.silent = set()
     Coordinator(grid, context).run()
     state = simulated(task, tiny_split)
@@ -234,15 +234,11 @@ def test_secure_aggregation_gives_the_plain_sum(tmp_path: Path, tiny_split: Spli
     most = float(plain[-1])  # more than any single node has
     grid, context = federation(tmp_path, tiny_split, task, secure=True, max_weight=most)
     rules = read_run_config(context.run_config)
-    coordinator = Coordinator(grid, context)
-    vector, n = secure.secure_sum(
-        grid, context, 1, [1, 2, 3], lambda: coordinator._content(1), rules
-    )
-    assert vector is not None
-    total = secure.to_upload_sum(vector, shape, rules, n)
+    total, report = Coordinator(grid, context)._secure_round(1, [1, 2, 3], shape, 0.0)
+    assert isinstance(total, UploadSum)
     # Each node rounds an entry to a step of 2 clip / 2^29, up or down; and to float32 before.
     step = 3 * 2 * rules.secure_clip / 2**29 * most + 1e-6 * np.abs(plain[:-1]).max()
-    assert n == 3
+    assert report["accepted"] == 3
     assert total.weight == pytest.approx(plain[-1], abs=step)
     np.testing.assert_allclose(total.rows.ravel(), plain[:-1], rtol=0, atol=step)
     assert np.abs(plain[:-1]).max() > 50 * step

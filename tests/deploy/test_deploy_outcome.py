@@ -124,7 +124,7 @@ def test_noise_by_the_node_config_and_what_it_guarantees(tmp_path: Path, tiny_sp
     assert privacy_guarantee(tmp_path / "state-1")["epsilon"] == 0
     grid, context = federation(tmp_path, tiny_split, task, _private())
     coordinator = Coordinator(grid, context)
-    asked = coordinator._ask("train", 1, dict.fromkeys([1, 2, 3], coordinator._content(1)))
+    asked = coordinator._exchange.ask("train", 1, dict.fromkeys([1, 2, 3], coordinator._content(1)))
     uploads = {node: reply.content["upload"]["values"].numpy() for node, reply in asked}
     # A device of 17 users: noise on every item, of the sum's strength, different on every device.
     assert all(len(values) == task.n_items for values in uploads.values())

@@ -302,20 +302,23 @@ def test_a_part_of_a_nodes_users() -> None:
 
 def test_a_reply_is_one_record_of_arrays() -> None:
     arrays = ArrayRecord({"items": Array(i32(1, 2))})
-    read = read_arrays(reply({"upload": arrays}))
+    about = ConfigRecord()
+    read = read_arrays(reply({"upload": arrays, "about": about}))
     assert read["items"].tolist() == [1, 2]
     more = ConfigRecord({"x": 1})
     for content in (
         {},
-        {"other": arrays},
-        {"upload": arrays, "more": arrays},
-        {"upload": arrays, "more": more},
+        {"upload": arrays},
+        {"other": arrays, "about": about},
+        {"upload": about, "about": about},
+        {"upload": arrays, "about": about, "more": arrays},
+        {"upload": arrays, "about": about, "more": more},
     ):
         with pytest.raises(Rejected, match="the reply holds"):
             read_arrays(reply(content))
     pickled = Array("int32", (2,), "numpy.ndarray", b"not an array")
     with pytest.raises(Rejected, match="cannot be read"):
-        read_arrays(reply({"upload": ArrayRecord({"items": pickled})}))
+        read_arrays(reply({"upload": ArrayRecord({"items": pickled}), "about": about}))
 
 
 def read_metric(pair: Any, name: str = "test.hr@10") -> Any:
@@ -328,7 +331,7 @@ def test_metrics_are_bounded_by_the_number_of_users() -> None:
     for pair in ([8.001, 8.0], [-0.001, 8.0]):
         with pytest.raises(Rejected, match="outside what 8 users can have"):
             read_metric(pair)
-    with pytest.raises(Rejected, match="of 9 users; the federation has 8"):
+    with pytest.raises(Rejected, match="of 9 users; it has at most 8"):
         read_metric([1.0, 9.0])
     for users in (-1.0, 0.5):
         with pytest.raises(Rejected, match=f"of {users:g} users"):

@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
-from unskew.deploy import secure
+from unskew.deploy import guard, secure
 from unskew.deploy.device import Device
-from unskew.deploy.messages import read_download
+from unskew.deploy.messages import About, download_digest, read_download
 from unskew.deploy.node_data import lock_folder, owner_only
 from unskew.deploy.task import read_config, read_run_config
 from unskew.engine import Transform
 from unskew.methods import admit_method
 from unskew.privacy import LocalPrivacy, PrivateUploads
-from unskew.settings import Settings
+from unskew.settings import Settings, setting
 from unskew.types import UnskewError
 
 log = logging.getLogger("flwr")
@@ -52,6 +53,13 @@ class NodeConfig(Settings):
     shared_seed: bool = False
     """Use the federation's seed for random draws. Runs are then repeatable, but the server can work
     out the negatives that a device draws."""
+    least_users: int = 0
+    """Items that fewer users of the federation have take no part in what this node sends; the
+    catalogue says how many have each."""
+    secure_nodes: int = setting(3, at_least=2)
+    """Least number of nodes in a masked sum, this one included."""
+    secure_share: float = setting(0.5, at_least=0.5, at_most=1)
+    """More than this share of a masked sum's nodes must be needed to remove masks."""
     step2_at_once: bool = True
     """Run Step 2 (training after the upload) at once in its own process, not at the next
     message."""
@@ -67,24 +75,43 @@ def train(message: Message, context: Context) -> Message:
     """Do Step 1 (training before the upload) and reply with the upload. Start Step 2 (training
     after the upload) in another process, which waits until this one has unlocked the state."""
     config, masked = _node_config(context), secure.is_secure(message)
-    if config.require_secure and not masked:
-        raise UnskewError("This node sends masked uploads only; run with secure = true.")
     round, best = _about(message, "round"), _about(message, "best")
+    rules = read_run_config(context.run_config)
+    if not masked:
+        if config.require_secure or rules.secure:
+            raise UnskewError("This node sends masked uploads only; run with secure = true.")
+        guard.check_plain(Path(config.state), round)
     with _open_device(context) as device:
         download = _read_download(message, device)
         if device.method.stateless:
             device.deliver(round - 1, download)
         device.keep_as_best(best)
-        upload = device.step1(round, download, _transform(config, device.seeds.noise))
+        transform = _transform(config, device.seeds.noise)
+        upload = device.step1(round, download, transform, config.least_users)
+        users, digest = device.data.users, download_digest(download).tobytes()
+        about = About(round, digest, int(users.min()), int(users.max()))
         trained = len(device.progress.due)
     log.info("Round %d: trained %d of %d users", round, trained, len(device.data.users))
     if trained and config.step2_at_once:
         _start_step2(device.folder, config.method)
     if masked:
-        rules = read_run_config(context.run_config)
-        return Message(secure.secure_content(upload, rules), reply_to=message)
-    record = ArrayRecord({name: Array(array) for name, array in upload.items()})
-    return Message(RecordDict({"upload": record}), reply_to=message)
+        content = secure.secure_content(upload, rules)
+    else:
+        record = ArrayRecord({name: Array(array) for name, array in upload.items()})
+        content = RecordDict({"upload": record})
+    content["about"] = ConfigRecord(about._asdict())
+    return Message(content, reply_to=message)
+
+
+def mask_if_asked(message: Message, context: Context, call_next: Any) -> Message:
+    """Apply Flower's SecAgg+ mod to messages of its protocol, if this node agrees to what they ask;
+    pass other messages on unchanged."""
+    if not secure.is_secure(message):
+        return call_next(message, context)
+    config, rules = _node_config(context), read_run_config(context.run_config)
+    least = guard.Least(config.secure_nodes, config.secure_share)
+    guard.check_masked(message, context, Path(config.state), rules, least)
+    return secaggplus_mod(message, context, call_next)
 
 
 def evaluate(message: Message, context: Context) -> Message:
@@ -130,10 +157,11 @@ def _open_device(context: Context) -> Iterator[Device]:
     config = _node_config(context)
     if config.method:
         admit_method(config.method)
-    task = read_run_config(context.run_config).task
+    rules = read_run_config(context.run_config)
     state, data = Path(config.state), Path(config.data)
     with lock_folder(state):
-        yield Device.join(state, data, task, shared_seed=config.shared_seed)
+        shared = config.shared_seed
+        yield Device.join(state, data, rules.task, shared_seed=shared, catalogue=rules.catalogue)
 
 
 def _transform(config: NodeConfig, noise_key: int) -> Transform | None:
@@ -172,6 +200,6 @@ def _start_step2(folder: Path, method: str = "") -> subprocess.Popen[bytes]:
 
 
 app = ClientApp()
-app.train(mods=[secure.mask_if_asked])(train)
+app.train(mods=[mask_if_asked])(train)
 app.evaluate()(evaluate)
 app.query()(choose)

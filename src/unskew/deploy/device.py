@@ -3,7 +3,8 @@
 The state folder holds ``device.json`` (the federation, the users, the device's secret seeds),
 ``state.safetensors`` (the private state, the users' last downloads, and the users for whom Step 2
 is pending), ``reply.safetensors`` (the last reply), ``best.safetensors`` (the state after the round
-with the best validation) and ``privacy.json`` (the number of uploads and their noise).
+with the best validation) and ``privacy.json`` (the number of uploads and their noise). No file ever
+holds a state with NaN.
 
 A round is answered once. If a server lost a round and repeats it with the same download, the node
 sends its stored reply; with another download it refuses, because two replies with the same noise
@@ -16,6 +17,7 @@ a pending Step 2 first. ``python -m unskew.deploy.device STATE [METHOD]`` does o
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sys
 from pathlib import Path
@@ -32,7 +34,13 @@ from unskew.deploy.messages import (
     upload_shape,
     zero_uploads,
 )
-from unskew.deploy.node_data import NodeData, lock_folder, read_node_data
+from unskew.deploy.node_data import (
+    NodeData,
+    check_catalogue,
+    common_items,
+    lock_folder,
+    read_node_data,
+)
 from unskew.deploy.task import Task
 from unskew.engine import (
     Devices,
@@ -53,11 +61,14 @@ from unskew.files import (
 )
 from unskew.kernels import add_uploads, empty_sum
 from unskew.methods import admit_method
-from unskew.ragged import positions, select
-from unskew.types import Cohort, Int64, UnskewError, Upload
+from unskew.ragged import filter_entries, positions, select
+from unskew.types import Bool, Cohort, Int64, UnskewError, Upload
 
 FORMAT, STATE, REPLY, VERSION = "unskew-device", "unskew-device-state", "unskew-device-reply", 2
 """Format names in ``device.json``, the state files and the reply file, and their version."""
+_TRAINED = ("reply.safetensors", "best.safetensors", "privacy.json")
+"""Files of a state folder that only a device writes which has taken part."""
+log = logging.getLogger("flwr")
 
 
 class Progress(NamedTuple):
@@ -87,18 +98,29 @@ class Device:
         self.devices: Devices
 
     @staticmethod
-    def join(folder: Path, data: Path, task: Task, *, shared_seed: bool) -> Device:
-        """Open the node's saved state, or create it when the node takes part for the first time."""
+    def join(
+        folder: Path, data: Path, task: Task, *, shared_seed: bool, catalogue: str = ""
+    ) -> Device:
+        """Open the node's saved state, or create it when the node takes part for the first time.
+        ``catalogue`` is the digest that the node's item labels must have."""
         if (folder / "device.json").exists():
             about = read_json(folder / "device.json", FORMAT, VERSION)
             task.check_folder(folder, about["task"])
             device = Device.open(folder, data)
             device.task, device.method = task, task.build()
+            check_catalogue(device.data, data, catalogue)
             fresh = about | {"data": str(data.resolve()), "task": vars(task)}
             if fresh != about:
                 write_json(folder / "device.json", fresh)
             return device
+        left = [name for name in _TRAINED if (folder / name).exists()]
+        if left:
+            raise UnskewError(
+                f"{folder} has {left[0]} but no device.json; restore it, or give the node a new "
+                "state folder."
+            )
         node = _check_size(read_node_data(data), data, task)
+        check_catalogue(node, data, catalogue)
         # With the federation's seed the server could work out the negatives a device draws.
         seed = task.seed if shared_seed else secrets.randbits(62)
         device = Device(folder, task, node, Seeds(seed, secrets.randbits(62)))
@@ -127,21 +149,35 @@ class Device:
         device._load("best" if chosen else "state")
         return device
 
-    def step1(self, round: int, download: Any, transform: Transform | None = None) -> Named:
-        """Do Step 1 (training before the upload); returns the arrays to send to the server."""
+    def step1(
+        self,
+        round: int,
+        download: Any,
+        transform: Transform | None = None,
+        least_users: int = 0,
+    ) -> Named:
+        """Do Step 1 (training before the upload); returns the arrays to send to the server. Items
+        that fewer than ``least_users`` users of the federation have take no part in it."""
         digest = download_digest(download)
         if round <= self.progress.round:
             return self._stored_reply(round, digest)
         self.step2()
+        common = common_items(self.data, least_users)
         chosen = np.flatnonzero(np.isin(self.data.users, self.task.cohort_of(round)))
+        if common is not None:
+            train = filter_entries(self.data.split.train, common[self.data.split.train.items])
+            chosen = chosen[train.counts()[chosen] > 0]
         self.devices.remember(round - 1, download)
         sums = self.method.aggregation == "sum"
         total, each = None, list[tuple[Int64, Upload]]()
         sent = np.zeros(len(self.data.users), np.bool_)
         for local in batches(chosen):
-            cohort = self._cohort(local, round)
+            cohort = self._cohort(local, round, common)
             private = self.devices.take(local)
             private, upload, _ = train_upload(self.method, download, private, cohort, transform)
+            if common is not None:  # they may be negatives of others
+                rows = filter_entries(upload.rows, common[upload.rows.items])
+                upload = upload._replace(rows=rows)
             if sums:
                 total = add_uploads(total, upload, self.task.n_items)
             else:
@@ -156,6 +192,7 @@ class Device:
             reply = sum_message(total.result())
         else:
             reply = each_message(*concatenate_uploads(each))
+        self._check_finite(f"the download of round {round}")
         # In this order: after a crash in between, an upload is made again, never sent uncounted.
         record_uploads(self.folder, transform, sent)
         named = {f"upload.{name}": array for name, array in reply.items()}
@@ -174,7 +211,11 @@ class Device:
         for local in batches(due):
             download = self.devices.downloads[int(self.devices.version[local[0]])]
             cohort = self._cohort(local, round)
-            private = self.method.personalize(download, self.devices.take(local), cohort)
+            before = self.devices.take(local)
+            private = self.method.personalize(download, before, cohort)
+            if not _is_finite(private):
+                log.warning("Round %d: Step 2 gave NaN; the state before it is kept", round)
+                private = before
             self.devices.put(local, private, round - 1)
         self.progress = self.progress._replace(due=np.zeros(0, np.int64))
         self._save()
@@ -192,6 +233,7 @@ class Device:
             private = self.method.refresh(download, self.devices.take(local), history)
             self.devices.put(local, private, round)
         self.devices.forget()
+        self._check_finite(f"the download after round {round}")
         self._save()
 
     def keep_as_best(self, best: int) -> bool:
@@ -222,14 +264,24 @@ class Device:
         self.step2()
         return Recommender(self.method, self.data.split, self.devices, self.seeds.training)
 
-    def _cohort(self, local: Int64, round: int) -> Cohort:
+    def _check_finite(self, cause: str) -> None:
+        """Raise an error, before anything is saved, if the state has NaN or infinity."""
+        if not all(_is_finite(part) for tensor in self.devices.tensors() for part in tensor.parts):
+            raise UnskewError(f"Training on {cause} gave NaN; the node keeps its state.")
+
+    def _cohort(self, local: Int64, round: int, common: Bool | None = None) -> Cohort:
+        """The users at the positions ``local``, without items that are not ``common``."""
         split = self.data.split
         lists = select(split.train, local), select(split.excluded, local)
         cohort = Cohort(self.data.users[local], *lists, split.n_items, self.seeds.training, round)
         ages = split.train_ages if self.method.uses_ages else None
         if ages is not None:
             cohort = cohort._replace(ages=ages[positions(split.train.indptr, local)])
-        return cohort
+        if common is None:
+            return cohort
+        kept = common[cohort.positives.items]
+        ages = None if cohort.ages is None else cohort.ages[kept]
+        return cohort._replace(positives=filter_entries(cohort.positives, kept), ages=ages)
 
     def _stored_reply(self, round: int, digest: Int64) -> Named:
         path = self.folder / "reply.safetensors"
@@ -266,6 +318,13 @@ class Device:
         self.devices = Devices.from_arrays(saved, private, self.method.download(server))
         at = int(saved["round"][0]), int(saved["rounds_trained"][0])
         self.progress = Progress(*at, saved["due"])
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether an array, or all arrays in a tuple of them, are free of NaN and infinity."""
+    if isinstance(value, tuple):
+        return all(map(_is_finite, value))
+    return value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 
 def _check_size(node: NodeData, data: Path, task: Task) -> NodeData:

@@ -4,12 +4,14 @@ A user's upload has item rows (one vector per item), a dense vector (all other p
 weight. For methods that need only a sum, a node sends the weighted sum of its users' uploads. For
 other methods it sends each upload with its user's number. No other arrays leave a node. The server
 (:func:`read_sum`, :func:`read_each`) and the node (:func:`read_download`) check received arrays
-before use: names, types, shapes, finite values and, on the server, order and norms.
+before use: names, types, shapes, finite values and, on the server, order, norms and weights.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -50,6 +52,9 @@ METRICS = frozenset(
 )
 """Names of the metrics that a node may report, such as ``validation.ndcg@10``."""
 
+_UPLOADED = frozenset(["users", "indptr", "items", "values", "dense", "weight"])
+"""Names of all arrays that an upload can have."""
+
 
 class Rejected(Exception):
     """A reply that the server does not accept; the message says why."""
@@ -62,6 +67,16 @@ class NodeSum(NamedTuple):
     values: Float32
     dense: Float32
     weight: float
+
+
+class About(NamedTuple):
+    """What a reply says about itself: the round, the digest of the download it was trained on, and
+    the first and last number of the node's users."""
+
+    round: int
+    digest: bytes
+    first: int
+    last: int
 
 
 class Limits(NamedTuple):
@@ -95,8 +110,10 @@ def read_download(method: Method, named: Mapping[str, Any], n_users: int, n_item
                 f"{name} of the download has shape {array.shape}, not {like.shape}; "
                 "it is not of this federation."
             )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise UnskewError(f"{name} of the download holds NaN or infinity.")
+        if array.dtype.kind == "f" and not np.abs(array).max(initial=0.0) < MAX_PRODUCT:
+            raise UnskewError(
+                f"{name} of the download holds NaN, infinity or a value above {MAX_PRODUCT:.2g}."
+            )
     download = type(example)(**{name: np.ascontiguousarray(array) for name, array in named.items()})
     reason = method.check_download(download)
     if reason is not None:
@@ -111,12 +128,30 @@ def download_digest(download: Any) -> Int64:
 
 
 def upload_shape(method: Method, download: Any, n_items: int, round: int) -> Shape:
-    """Shape of a user's upload in this round, found by training a dummy user with one item."""
-    _, private = method.init(1, n_items, 0)
-    one = Ragged(np.array([0, 1]), np.zeros(1, np.int32))
-    cohort = Cohort(np.zeros(1, np.int64), one, one, n_items, 0, round)
+    """Shape of a user's upload in this round."""
+    return upload_bounds(method, download, n_items, round)[0]
+
+
+def upload_bounds(method: Method, download: Any, n_items: int, round: int) -> tuple[Shape, float]:
+    """Shape of a user's upload in this round, and the largest weight it can have (0: unknown).
+
+    Found by training two dummy users, with one item and with two. Weights are constant or grow with
+    the number of items, so a user with all items has the largest."""
+    _, private = method.init(2, n_items, 0)
+    counts = np.array([1, min(2, n_items - 1)])
+    items = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
+    own = Ragged(np.append(0, counts.cumsum()), items)
+    cohort = Cohort(np.zeros(2, np.int64), own, own, n_items, 0, round)
     _, upload, _ = method.local(download, private, cohort)
-    return Shape(n_items, upload.rows.values.shape[1], upload.dense.shape[1])
+    one, two = upload.weight.tolist()
+    largest = one + (n_items - 1) * max(two - one, 0.0)
+    return Shape(n_items, upload.rows.values.shape[1], upload.dense.shape[1]), largest
+
+
+def max_upload_bytes(shape: Shape, n_users: int) -> int:
+    """Bytes of the largest valid upload of so many users, with its arrays' headers."""
+    per_user = shape.n_items * (4 + 4 * shape.width) + 4 * shape.dense + 24
+    return n_users * per_user + 4096
 
 
 def zero_uploads(shape: Shape) -> Upload:
@@ -148,18 +183,47 @@ def each_message(users: Int64, upload: Upload) -> Named:
     }
 
 
+def read_about(reply: Message, round: int, digest: Int64) -> About:
+    """Check and return what a reply says about itself; raises :class:`Rejected` unless it answers
+    this round and the download with this digest."""
+    given = dict(reply.content.config_records.get("about", {}))
+    if set(given) != set(About._fields):
+        raise Rejected("it does not say which round it answers")
+    about = About(**given)
+    numbers = about.round, about.first, about.last
+    if not all(type(number) is int for number in numbers) or type(about.digest) is not bytes:
+        raise Rejected("it does not say which round it answers")
+    if about.round != round:
+        raise Rejected(f"it answers round {about.round}")
+    if about.digest != digest.tobytes():
+        raise Rejected("it answers another download")
+    return about
+
+
 def read_arrays(reply: Message) -> dict[str, Any]:
     """The arrays of a Flower reply, by name; raises :class:`Rejected` if they cannot be read."""
-    records = reply.content.array_records
-    if set(records) != {"upload"} or len(reply.content) != 1:
+    if set(reply.content) != {"upload", "about"} or "upload" not in reply.content.array_records:
         raise Rejected(f"the reply holds {', '.join(sorted(reply.content)) or 'nothing'}")
+    record = reply.content.array_records["upload"]
+    if not set(record) <= _UPLOADED:  # before memory is taken for each
+        raise Rejected(f"it holds {', '.join(sorted(record))}")
     try:
-        named = {name: array.numpy() for name, array in records["upload"].items()}
+        return {name: decode_array(array.data) for name, array in record.items()}
     except Exception as error:  # a hostile node can make reading fail in any way
         raise Rejected(f"an array cannot be read ({type(error).__name__})") from None
-    if not all(isinstance(array, np.ndarray) for array in named.values()):
-        raise Rejected("an array is none")
-    return named
+
+
+def decode_array(data: bytes) -> NDArray[Any]:
+    """Read an array in NumPy's format, as Flower sends it. NumPy's own function takes the memory
+    that the header asks for before it looks for the data; this one compares sizes first."""
+    file = BytesIO(data)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("an unknown version of the format")
+    shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind not in "iuf" or math.prod(shape) * dtype.itemsize != len(data) - file.tell():
+        raise ValueError("the data do not fit the header")
+    flat = np.frombuffer(data, dtype, offset=file.tell()).copy()
+    return flat.reshape(shape, order="F" if by_column else "C")
 
 
 def read_metric_sums(reply: Message, n_users: int) -> MetricSums:
@@ -174,7 +238,7 @@ def read_metric_sums(reply: Message, n_users: int) -> MetricSums:
             raise Rejected(f"{name} is not a sum and a count")
         total, count = float(pair[0]), float(pair[1])
         if not (0 <= count <= n_users and count == int(count)):
-            raise Rejected(f"{name} is of {count:g} users; the federation has {n_users}")
+            raise Rejected(f"{name} is of {count:g} users; it has at most {n_users}")
         if not 0 <= total <= count * (1 + 1e-9):
             raise Rejected(f"{name} is outside what {count:g} users can have")
         found[name] = (total, int(count))

@@ -8,8 +8,10 @@ Demos divide a whole data set among nodes. All files of a node are readable by t
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from unskew.files import named_tensors, read_json, read_tensors, write_json, write_tensors
 from unskew.ragged import filter_entries, owners, positions, select
-from unskew.types import Int64, Ragged, Split, UnskewError
+from unskew.types import Bool, Int64, Ragged, Split, UnskewError
 
 FORMAT, LABELS, CATALOGUE, VERSION = "unskew-node-data", "unskew-labels", "unskew-catalogue", 1
 """Format names of data, labels and catalogue files, and their version."""
@@ -31,10 +33,12 @@ _ONLY_SIMULATED = ("train_ratings", "item_features")
 
 
 class NodeData(NamedTuple):
-    """A node's users: their numbers in the federation, and their training and held-out items."""
+    """A node's users: their numbers in the federation, and their training and held-out items. Also
+    how many users of the federation have each item, if the catalogue says so."""
 
     users: Int64
     split: Split
+    item_users: Int64 | None = None
 
 
 def take_users(split: Split, users: Int64) -> NodeData:
@@ -44,7 +48,32 @@ def take_users(split: Split, users: Int64) -> NodeData:
     if split.train_timestamps is not None:
         lists["train_timestamps"] = split.train_timestamps[positions(split.train.indptr, users)]
     labels = [split.user_ids[user] for user in users.tolist()]
-    return NodeData(users, replace(split, user_ids=labels, sampled=split.sampled[users], **lists))
+    own = replace(split, user_ids=labels, sampled=split.sampled[users], **lists)
+    return NodeData(users, own, count_users(split))
+
+
+def count_users(split: Split) -> Int64:
+    """Number of users who have each item."""
+    counts: Int64 = np.bincount(split.seen.items, minlength=split.n_items).astype(np.int64)
+    return counts
+
+
+def common_items(node: NodeData, least_users: int) -> Bool | None:
+    """Mask of the items that so many users of the federation have; None if it does not matter."""
+    if least_users == 0:
+        return None
+    if node.item_users is None:
+        raise UnskewError(
+            "least-users needs the number of users of each item; give the catalogue a list "
+            '"users" and prepare the node\'s data again with `unskew deploy data`.'
+        )
+    common: Bool = node.item_users >= least_users
+    return common
+
+
+def catalogue_digest(items: Sequence[str]) -> str:
+    """SHA-256 of the item labels in order. Nodes with another digest number other items."""
+    return hashlib.sha256(json.dumps(list(items)).encode()).hexdigest()
 
 
 def divide_users(n_users: int, n_nodes: int) -> list[Int64]:
@@ -52,6 +81,15 @@ def divide_users(n_users: int, n_nodes: int) -> list[Int64]:
     if not 1 <= n_nodes <= n_users:
         raise UnskewError(f"{n_users} users cannot be shared by {n_nodes} nodes.")
     return [part.astype(np.int64) for part in np.array_split(np.arange(n_users), n_nodes)]
+
+
+def check_catalogue(node: NodeData, data: Path, wanted: str) -> None:
+    """Raise an error unless the node's items have the digest ``wanted`` (empty: any)."""
+    if wanted and catalogue_digest(node.split.item_ids) != wanted:
+        raise UnskewError(
+            f"{data} has other items than the federation, or in another order; prepare the data "
+            "again with the federation's catalogue.json."
+        )
 
 
 def write_node_data(folder: Path, data: NodeData) -> None:
@@ -63,6 +101,8 @@ def write_node_data(folder: Path, data: NodeData) -> None:
     split = data.split
     if split.train_timestamps is not None:
         named["train.timestamps"] = split.train_timestamps
+    if data.item_users is not None:
+        named["item_users"] = data.item_users
     labels = {
         "format": LABELS,
         "version": VERSION,
@@ -103,21 +143,27 @@ def read_node_data(folder: Path) -> NodeData:
         period=_pair(labels.get("period")),
         **lists,
     )
-    return NodeData(named["users"], split)
+    return NodeData(named["users"], split, named.get("item_users"))
 
 
 def write_catalogue(path: Path, split: Split) -> None:
-    """Write the catalogue that all nodes share: item labels and titles in order of item number, and
-    the period from which ages count."""
+    """Write the catalogue that all nodes share: item labels and titles in order of item number, how
+    many users have each, and the period from which ages count."""
     titles = None if split.titles is None else list(split.titles)
     header = {"format": CATALOGUE, "version": VERSION, "period": split.period}
-    write_json(path, header | {"items": list(split.item_ids), "titles": titles})
+    items = {"items": list(split.item_ids), "titles": titles}
+    write_json(path, header | items | {"users": count_users(split).tolist()})
+
+
+def read_catalogue(path: Path) -> dict[str, Any]:
+    """Read a catalogue: its item labels, and what else it has."""
+    return read_json(path, CATALOGUE, VERSION)
 
 
 def renumber(split: Split, catalogue: Path, first_user: int) -> tuple[NodeData, int]:
     """Convert a node's split to the catalogue's item numbers and number its users from
     ``first_user``. Also returns how many rows were left out: items not in the catalogue."""
-    labels = read_json(catalogue, CATALOGUE, VERSION)
+    labels = read_catalogue(catalogue)
     number = {label: n for n, label in enumerate(labels["items"])}
     known = np.array([number.get(label, -1) for label in split.item_ids], np.int32)
     lists: dict[str, Any] = {}
@@ -143,7 +189,13 @@ def renumber(split: Split, catalogue: Path, first_user: int) -> tuple[NodeData, 
     lists |= {"item_ids": labels["items"], "titles": labels["titles"]}
     lists |= {"train_timestamps": times, "period": _pair(labels.get("period"))}
     users = np.arange(first_user, first_user + split.n_users, dtype=np.int64)
-    return NodeData(users, replace(split, sampled=sampled, **lists)), lost
+    counts = labels.get("users")
+    if counts is not None and len(counts) != len(labels["items"]):
+        raise UnskewError(
+            f"{catalogue}: users must have a number for each of the items, or be left out."
+        )
+    item_users = None if counts is None else np.array(counts, np.int64)
+    return NodeData(users, replace(split, sampled=sampled, **lists), item_users), lost
 
 
 def _pair(numbers: list[int] | None) -> tuple[int, int] | None:
@@ -162,10 +214,16 @@ def owner_only() -> Iterator[None]:
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a device's folder for this process; new files are readable by their owner only."""
+def lock_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Lock a state folder for this process; new files are readable by their owner only. If another
+    process has locked it, wait for that one to end, or raise an error without ``wait``."""
     with owner_only():
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise UnskewError(
+                    f"Another run is using {folder}; stop it first, or give this one another state."
+                ) from None
             yield

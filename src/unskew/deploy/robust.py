@@ -1,14 +1,10 @@
-"""Robust aggregation: bounds the influence of hostile nodes on sums, user ownership and metrics.
+"""Robust aggregation: bounds the influence of hostile nodes on sums and metrics.
 
 The rules work on the nodes' mean updates, and are those of the simulator's audit
 (:mod:`unskew.engine.robust`): the sum of a node's weighted uploads, divided by its weight. A node's
 stated weight counts for at most ``max-weight`` or, where none is set, the median node's weight. The
 result is a sum again, so the method's ``aggregate`` stays the same. Sums stay bounded while most
 nodes are honest, but an honest node that is large or has unusual users counts for less.
-
-A user belongs to the first node that claims it uncontested, and stays with it; the server saves
-the owners with its checkpoint. If two nodes claim a user that has no owner yet, neither upload of
-that user is used: only the operator can know which node is right.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from unskew.engine.robust import MAX_LOST_ROWS, Robust, lost_rows, nodes_cut
 from unskew.kernels import empty_sum
 from unskew.privacy import Shape
 from unskew.ragged import indptr_from_counts
-from unskew.types import Bool, Int64, Rows, Upload, UploadSum
+from unskew.types import Rows, Upload, UploadSum
 
 log = logging.getLogger("flwr")
 
@@ -49,18 +45,6 @@ def robust_sum(
             100 * lost,
         )
     return engine_robust.robust_sum(nodes, shape, how, trim, max_weight)
-
-
-def settle_owners(owners: Int64, claims: Mapping[int, Int64]) -> tuple[Int64, dict[int, Bool]]:
-    """Update which node owns each user, after a round in which each node sent uploads of the users
-    in its ``claims``. Returns the owners, and for each node a mask of the claims that hold."""
-    claimed = np.zeros(len(owners), np.int64)
-    for users in claims.values():
-        claimed[users] += 1
-    owners = owners.copy()
-    for node, users in claims.items():
-        owners[users[(owners[users] == 0) & (claimed[users] == 1)]] = _signed(node)
-    return owners, {node: owners[users] == _signed(node) for node, users in claims.items()}
 
 
 def mean_metrics(
@@ -95,8 +79,3 @@ def _mean_updates(parts: list[NodeSum]) -> Upload:
     values = np.concatenate([part.values / np.float32(part.weight) for part in parts])
     dense = np.stack([part.dense / np.float32(part.weight) for part in parts])
     return Upload(Rows(indptr, items, values), dense, np.array([part.weight for part in parts]))
-
-
-def _signed(node: int) -> int:
-    """A Flower node id (unsigned 64-bit) as the signed 64-bit integer that files store."""
-    return int(np.uint64(node).astype(np.int64))

@@ -1,15 +1,17 @@
 """Flower's ServerApp: runs the rounds with the connected nodes, and saves the model after each.
 
 A round uses every valid upload and logs the node of every invalid one. A node that does not
-answer is left out of the round. With too few nodes the server waits, logs that, and stops after a
-time; started again with the same state folder it continues after the last complete round.
+answer is left out of the round. With too few nodes the server waits, with too few valid uploads it
+repeats the round, and after a time it stops; started again with the same state folder it continues
+after the last complete round.
 
 Every training message names the best round so far, by the validation NDCG@10 that nodes report; a
 last message does so after the last round. Nodes save their state of the best round.
 
-The state folder holds ``federation.json`` (the federation), ``server.safetensors`` (the model
-after the last complete round), ``rounds.jsonl`` (statistics and metrics of each round) and
-``outcome.json`` (how the run ended).
+The state folder holds ``federation.json`` (the federation), ``nodes.json`` (whose users are whose,
+written by the operator), ``server.safetensors`` (the model after the last complete round),
+``rounds.jsonl`` (statistics and metrics of each round), ``secure.json`` (the nodes of the last
+masked round) and ``outcome.json`` (how the run ended). One run at a time uses it.
 """
 
 from __future__ import annotations
@@ -17,30 +19,35 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from numpy.typing import NDArray
 
 from unskew.deploy import secure
+from unskew.deploy.exchange import Exchange
 from unskew.deploy.messages import (
+    About,
     Limits,
     NodeSum,
     Rejected,
     add_node,
+    download_digest,
+    max_upload_bytes,
     merge_uploads,
+    read_about,
     read_arrays,
     read_each,
     read_metric_sums,
     read_sum,
-    select_uploads,
-    upload_shape,
+    upload_bounds,
 )
-from unskew.deploy.node_data import owner_only
-from unskew.deploy.robust import mean_metrics, robust_sum, settle_owners
+from unskew.deploy.node_data import lock_folder, owner_only
+from unskew.deploy.owners import Owners, shared_users
+from unskew.deploy.robust import mean_metrics, robust_sum
 from unskew.deploy.task import Task, read_run_config
 from unskew.files import (
     named_tensors,
@@ -53,14 +60,13 @@ from unskew.files import (
 )
 from unskew.kernels import empty_sum
 from unskew.privacy import Shape
-from unskew.types import Int64, Method, UnskewError, Uploads, UploadSum
+from unskew.text import log_text, plain
+from unskew.types import Method, UnskewError, Uploads, UploadSum
 
 FORMAT, STATE, OUTCOME, VERSION = "unskew-federation", "unskew-server", "unskew-outcome", 1
 """Format names of the federation, model and outcome files, and their version."""
-_POLL_SECONDS = 0.5
-"""Seconds between two checks for new nodes or replies."""
 _MAX_ATTEMPTS = 3
-"""Number of attempts at a round, all without a valid upload, after which the run stops."""
+"""Number of attempts at a round, all with too few valid uploads, after which the run stops."""
 log = logging.getLogger("flwr")
 
 
@@ -74,15 +80,11 @@ def claim_folder(folder: Path, task: Task) -> None:
 
 def read_model(folder: Path, server: Any) -> tuple[int, Any]:
     """Read the last round number and server state, typed as ``server``; (0, ``server``) if none."""
-    saved = _read_tensors(folder)
-    if not saved:
-        return 0, server
-    return int(saved["round"][0]), type(server)(*(saved[name] for name in server._fields))
-
-
-def _read_tensors(folder: Path) -> dict[str, NDArray[Any]]:
     path = folder / "server.safetensors"
-    return read_tensors(path, STATE, VERSION) if path.exists() else {}
+    if not path.exists():
+        return 0, server
+    saved = read_tensors(path, STATE, VERSION)
+    return int(saved["round"][0]), type(server)(*(saved[name] for name in server._fields))
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
@@ -102,49 +104,62 @@ class Coordinator:
     """Runs a federation's rounds on the server, from the last checkpoint to the last round."""
 
     def __init__(self, grid: Grid, context: Context) -> None:
-        self._grid, self._context = grid, context
-        self._rules = read_run_config(context.run_config)
+        self._context, self._rules = context, read_run_config(context.run_config)
+        self._exchange = Exchange(grid, self._rules.round_timeout)
         if not self._rules.state:
             raise UnskewError('The run-config must name the server\'s state folder: state="...".')
-        self._folder, self._task = Path(self._rules.state), self._rules.task
+        self._folder, self._task, self._round = Path(self._rules.state), self._rules.task, 0
         self._method: Method = self._task.build()
         claim_folder(self._folder, self._task)
         (self._folder / "outcome.json").unlink(missing_ok=True)
-        # Servers of methods that need single uploads have state per user, and users have owners.
-        n_users = self._task.n_users if self._method.aggregation == "individual" else 0
-        server, _ = self._method.init(n_users or 1, self._task.n_items, self._task.seed)
-        self._round, self._server = read_model(self._folder, server)
-        self._owners: Int64 = _read_tensors(self._folder).get("owners", np.zeros(n_users, np.int64))
-        self._rows = [row for row in read_rows(self._folder) if row["round"] <= self._round]
+        with self._outcome_of_errors():
+            # Servers of methods that need single uploads have state per user.
+            individual, n_users = self._method.aggregation == "individual", self._task.n_users
+            needed = self._method.name if individual else ""
+            self._owners = Owners.read(self._folder, n_users, needed=needed)
+            sizes = n_users if individual else 1, self._task.n_items
+            server, _ = self._method.init(*sizes, self._task.seed)
+            self._round, self._server = read_model(self._folder, server)
+            self._rows = [row for row in read_rows(self._folder) if row["round"] <= self._round]
 
     def run(self) -> None:
+        """Run the remaining rounds; how that ends is in ``outcome.json``, also after an error."""
+        with self._outcome_of_errors():
+            self._stop(self._run_rounds())
+
+    def _run_rounds(self) -> str:
+        """Run the remaining rounds; returns why it stopped."""
         rounds: int = self._method.config.rounds
         if self._round:
             log.info("Going on after round %d of %d", self._round, rounds)
         failed = 0
         while self._round < rounds:
             nodes = self._wait_for_nodes()
-            if nodes is None:
-                return
-            if self._run_round(nodes):
-                failed = 0
-                continue
-            failed += 1
+            if isinstance(nodes, str):
+                return nodes
+            failed = 0 if self._run_round(nodes) else failed + 1
             if failed == _MAX_ATTEMPTS:
-                return self._stop(
-                    f"{_MAX_ATTEMPTS} times no node sent an upload that could be used"
+                quorum = self._rules.quorum
+                return (
+                    f"{_MAX_ATTEMPTS} times fewer than {quorum} nodes sent an upload that could be "
+                    "used (min-uploads)"
                 )
         self._finish()
-        self._stop("all rounds played")
+        return "all rounds played"
 
     def _run_round(self, nodes: list[int]) -> bool:
         """Run one round with these nodes; returns whether any upload could be used."""
         began, round = time.monotonic(), self._round + 1
-        shape = upload_shape(self._method, self._download(), self._task.n_items, round)
+        bounds = upload_bounds(self._method, self._download(), self._task.n_items, round)
         exchange = self._secure_round if self._rules.secure else self._plain_round
-        total, report = exchange(round, nodes, shape)
-        if total is None:
-            log.error("Round %d: no upload could be used; it will be repeated", round)
+        total, report = exchange(round, nodes, *bounds)
+        if total is None or report["accepted"] < self._rules.quorum:
+            log.error(
+                "Round %d: %d of %d uploads needed could be used; it will be repeated",
+                round,
+                report["accepted"],
+                self._rules.quorum,
+            )
             return False
         self._server, self._round = self._method.aggregate(self._server, total), round
         row = {"round": round, "seconds": time.monotonic() - began, "nodes": len(nodes), **report}
@@ -160,77 +175,84 @@ class Coordinator:
         return True
 
     def _plain_round(
-        self, round: int, nodes: list[int], shape: Shape
+        self, round: int, nodes: list[int], shape: Shape, user_weight: float
     ) -> tuple[UploadSum | Uploads | None, dict[str, Any]]:
-        limits = Limits(self._rules.max_norm, self._rules.max_weight)
-        individual, robust = self._method.aggregation == "individual", self._rules.robust
-        total, sums, each = empty_sum(*shape), list[NodeSum](), dict[int, Uploads]()
-        rejected, accepted, received = dict[str, str](), 0, 0
-        message, cohort = self._content(round), self._task.cohort_of(round)
-        for node, reply in self._ask("train", round, dict.fromkeys(nodes, message)):
+        rules = self._rules
+        individual = self._method.aggregation == "individual"
+        total, sums, each = empty_sum(*shape), list[NodeSum](), list[Uploads]()
+        rejected, heard, received = dict[str, str](), dict[int, About](), 0
+        cohort, contents = self._task.cohort_of(round), dict.fromkeys(nodes, self._content(round))
+        size = max_upload_bytes(shape, self._owners.largest() if individual else 1)
+        for node, reply in self._exchange.ask("train", round, contents, size):
             try:
+                about = self._check_about(round, node, reply)
                 named = read_arrays(reply)
                 received += sum(array.nbytes for array in named.values())
+                # What is added up is at most the norm times the weight, so both have a bound.
+                weight = rules.max_weight or user_weight * self._owners.size(node)
+                limits = Limits(rules.max_norm, weight)
                 if individual:
                     part = read_each(named, shape, limits)
                     if not np.isin(part.users, cohort).all():
                         raise Rejected("it has uploads of users who do not train in this round")
-                    each[node] = part
-                elif robust == "none":
+                    self._owners.check_users(node, part.users)
+                    each.append(part)
+                elif rules.robust == "none":
                     total = add_node(total, read_sum(named, shape, limits))
                 else:
                     sums.append(read_sum(named, shape, limits))
-                accepted += 1
+                heard[node] = about
             except Rejected as error:
-                rejected[str(node)] = str(error)
-                log.warning("Round %d: upload of node %d rejected: %s", round, node, error)
-        if individual:
-            own = self._owned_uploads(round, each, rejected)
-            accepted = len(own)
+                rejected[str(node)] = log_text(error)
+                log.warning(
+                    "Round %d: upload of node %d rejected: %s", round, node, log_text(error)
+                )
+        for pair in shared_users(heard):
+            log.warning("Round %d: nodes %d and %d say that they have the same users", round, *pair)
         down = len(nodes) * sum(array.nbytes for array in self._download())
-        report = {"accepted": accepted, "rejected": rejected}
+        report = {"accepted": len(heard), "rejected": rejected}
         report |= {"bytes_up": received, "bytes_down": down}
-        if not accepted:
+        if not heard:
             return None, report
         if individual:
-            return merge_uploads(own, shape), report
-        if robust != "none":
-            rules = self._rules
-            return robust_sum(sums, shape, robust, rules.trim, rules.max_weight), report
+            return merge_uploads(each, shape), report
+        if rules.robust != "none":
+            return robust_sum(sums, shape, rules.robust, rules.trim, rules.max_weight), report
         return total.result(), report
 
-    def _owned_uploads(
-        self, round: int, each: dict[int, Uploads], rejected: dict[str, str]
-    ) -> list[Uploads]:
-        """Select the uploads of users whom the sending node owns; logs and records the others."""
-        claims = {node: part.users for node, part in each.items()}
-        self._owners, holds = settle_owners(self._owners, claims)
-        for node, hold in holds.items():
-            if not hold.all():
-                rejected[str(node)] = f"{int((~hold).sum())} of its users are claimed by others too"
-                log.warning("Round %d: node %d: %s", round, node, rejected[str(node)])
-        heard = [node for node, hold in holds.items() if hold.any() or not len(hold)]
-        return [select_uploads(each[node], np.flatnonzero(holds[node])) for node in heard]
-
     def _secure_round(
-        self, round: int, nodes: list[int], shape: Shape
+        self, round: int, nodes: list[int], shape: Shape, _: float
     ) -> tuple[UploadSum | None, dict[str, Any]]:
+        def check_about(node: int, reply: Message) -> None:
+            self._check_about(round, node, reply)
+
+        bond = secure.Bond(self._folder, round)
+        size = shape.entries + 1  # and the weight
+        grid = secure.CheckedGrid(self._exchange, bond, check_about, size)
         make = lambda: self._content(round)  # noqa: E731
-        vector, n = secure.secure_sum(self._grid, self._context, round, nodes, make, self._rules)
+        vector, n = secure.secure_sum(grid, self._context, bond, nodes, make, self._rules)
         report: dict[str, Any] = {"accepted": n, "rejected": {}}
-        if vector is None or not np.isfinite(vector).all():
+        if vector is None:
             return None, report
         return secure.to_upload_sum(vector, shape, self._rules, n), report
+
+    def _check_about(self, round: int, node: int, reply: Message) -> About:
+        """What a reply says about itself; raises :class:`Rejected` if it is not of this round, this
+        download and the node's own users."""
+        about = read_about(reply, round, download_digest(self._download()))
+        self._owners.check(node, about)
+        return about
 
     def _evaluate(self, round: int, nodes: list[int]) -> dict[str, Any]:
         """Ask the nodes for metric sums; returns the mean over the users of nodes that answered."""
         answers, n_users = {}, self._task.n_users
         content = self._content(round, self._method.stateless)
-        for node, reply in self._ask("evaluate", round, dict.fromkeys(nodes, content)):
+        for node, reply in self._exchange.ask("evaluate", round, dict.fromkeys(nodes, content)):
             try:
-                answers[node] = read_metric_sums(reply, n_users)
+                answers[node] = read_metric_sums(reply, self._owners.size(node))
             except Rejected as error:
-                log.warning("Round %d: metrics of node %d rejected: %s", round, node, error)
+                reason = log_text(error)
+                log.warning("Round %d: metrics of node %d rejected: %s", round, node, reason)
         means, refused = mean_metrics(answers, n_users)
         for node in refused:
             log.warning("Round %d: metrics of node %d rejected: too many users", round, node)
@@ -250,53 +272,39 @@ class Coordinator:
             log.info("The best round on validation is %d", best_round(self._rows))
         if several or self._method.stateless:
             content = self._content(self._round, self._method.stateless)
-            nodes = list(self._grid.get_node_ids())
-            for _ in self._ask("query", self._round, dict.fromkeys(nodes, content)):
+            contents = dict.fromkeys(self._exchange.nodes(), content)
+            for _ in self._exchange.ask("query", self._round, contents):
                 pass
 
-    def _ask(
-        self, kind: str, round: int, contents: dict[int, RecordDict]
-    ) -> Iterator[tuple[int, Message]]:
-        """Send each node its message; yield replies as they come and log nodes without a reply."""
-        messages = [
-            Message(content, dst_node_id=node, message_type=kind, group_id=str(round))
-            for node, content in contents.items()
-        ]
-        names = list(self._grid.push_messages(messages)) or [""] * len(contents)
-        waiting = {name: node for name, node in zip(names, contents, strict=True) if name}
-        for node in contents.keys() - set(waiting.values()):
-            log.warning("Round %d: the message to node %d could not be sent", round, node)
-        ends = time.monotonic() + self._rules.round_timeout
-        while waiting and time.monotonic() < ends:
-            for reply in self._grid.pull_messages(list(waiting)):
-                if reply.metadata.reply_to_message_id not in waiting:
-                    continue
-                node = waiting.pop(reply.metadata.reply_to_message_id)
-                if reply.has_error():
-                    reason = reply.error.reason
-                    log.warning("Round %d: node %d could not %s: %s", round, node, kind, reason)
-                    continue
-                yield node, reply
-            if waiting:
-                time.sleep(_POLL_SECONDS)
-        for node in waiting.values():
-            log.warning("Round %d: node %d did not answer in time", round, node)
+    def _wait_for_nodes(self) -> list[int] | str:
+        """Wait for the nodes of the next round; returns them, or which ones did not come."""
+        wanted, round = self._rules.min_nodes, self._round + 1
+        bound = secure.Bond(self._folder, round).nodes if self._rules.secure else []
 
-    def _wait_for_nodes(self) -> list[int] | None:
-        wanted, ends = self._rules.min_nodes, time.monotonic() + self._rules.wait_for_nodes
-        logged = -1
-        while len(nodes := sorted(self._grid.get_node_ids())) < wanted:
-            if time.monotonic() >= ends:
-                self._stop(f"only {len(nodes)} of {wanted} nodes were there")
-                return None
-            if len(nodes) != logged:
-                log.info("Waiting for nodes: %d of %d are here", len(nodes), wanted)
-                logged = len(nodes)
-            time.sleep(_POLL_SECONDS)
-        return nodes
+        def missing(nodes: list[int]) -> str:
+            lost = sorted(set(bound) - set(nodes))
+            if lost:
+                return f"round {round} was masked with the nodes {lost} too and needs them again"
+            return "" if len(nodes) >= wanted else f"only {len(nodes)} of {wanted} nodes were there"
+
+        nodes = self._exchange.wait_for_nodes(missing, self._rules.wait_for_nodes)
+        return nodes if isinstance(nodes, str) else bound or nodes
+
+    @contextmanager
+    def _outcome_of_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (SystemExit, KeyboardInterrupt):
+            self._stop("the run was told to stop")
+            raise
+        except BaseException as error:
+            said = error if isinstance(error, UnskewError) else repr(error)
+            self._stop(f"an error: {plain(said)}")
+            raise
 
     def _stop(self, reason: str) -> None:
-        outcome = {"format": OUTCOME, "version": VERSION, "round": self._round, "reason": reason}
+        outcome = {"format": OUTCOME, "version": VERSION, "run": str(self._context.run_id)}
+        outcome |= {"round": self._round, "reason": reason}
         write_json(self._folder / "outcome.json", outcome)
         log.info("Stopped after round %d: %s", self._round, reason)
 
@@ -315,12 +323,17 @@ class Coordinator:
         # The rows first: a crash in between leaves one row too many, which the next start drops.
         write_json_lines(self._folder / "rounds.jsonl", self._rows)
         named = self._server._asdict()
-        named |= {"round": np.array([self._round]), "owners": self._owners}
+        named |= {"round": np.array([self._round])}
         write_tensors(self._folder / "server.safetensors", named_tensors(named), STATE, VERSION)
 
 
 def main(grid: Grid, context: Context) -> None:
-    with owner_only():  # the state holds what nodes have sent
+    """Run a federation; an error if another run uses its state folder."""
+    state = read_run_config(context.run_config).state
+    with (
+        owner_only(),  # the state holds what nodes have sent
+        lock_folder(Path(state), wait=False) if state else nullcontext(),
+    ):
         Coordinator(grid, context).run()
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from unskew.deploy.node_data import catalogue_digest, read_catalogue
 from unskew.engine import draw_cohort
 from unskew.engine.robust import Robust, check_rule
 from unskew.files import write_text
@@ -103,10 +104,15 @@ class RunConfig(Settings):
     """Number of users of the whole federation."""
     items: int = setting(0, at_least=1)
     """Number of items of the catalogue."""
+    catalogue: str = ""
+    """Digest of the item labels in order, which nodes compare with their own; empty: no check.
+    :func:`write_app` also takes the path of a ``catalogue.json``."""
     state: str = ""
     """The server's state folder."""
     min_nodes: int = setting(2, at_least=1)
     """Nodes that must be connected before a round starts."""
+    min_uploads: int = 0
+    """Uploads that must be accepted for a round to count; 0: ``min_nodes``."""
     wait_for_nodes: float = 600.0
     """Seconds to wait for ``min_nodes`` nodes before the run stops."""
     round_timeout: float = setting(600.0, above=0)
@@ -116,8 +122,8 @@ class RunConfig(Settings):
     max_norm: float = 1e4
     """Largest norm of an update per unit of weight; 0: no limit."""
     max_weight: float = 0.0
-    """Largest weight of a node; 0: no limit, but with ``robust`` no node counts for more than the
-    median node. Secure aggregation needs a limit."""
+    """Largest weight of a node; 0: what as many users as it may have can weigh, and with ``robust``
+    no node counts for more than the median node. Secure aggregation needs a limit."""
     robust: Robust = "none"
     """Robust aggregation of the nodes' sums (see :mod:`unskew.engine.robust`)."""
     trim: float = setting(0.2, at_most=0.49)
@@ -126,6 +132,11 @@ class RunConfig(Settings):
     """Whether nodes mask their uploads with SecAgg+."""
     secure_clip: float = setting(8.0, above=0)
     """Largest absolute value, in SecAgg+, of an entry of a node's sum divided by ``max_weight``."""
+
+    @property
+    def quorum(self) -> int:
+        """Number of uploads that must be accepted for a round to count."""
+        return self.min_uploads or self.min_nodes
 
     @property
     def task(self) -> Task:
@@ -182,6 +193,9 @@ def write_app(folder: Path, given: Mapping[str, Any]) -> None:
     The app is a ``pyproject.toml`` with the run-config, which is checked here, and two modules that
     import the apps from the ``unskew`` installed on the machines.
     """
+    catalogue = str(given.get("catalogue", ""))
+    if catalogue.endswith(".json"):
+        given = {**given, "catalogue": catalogue_digest(read_catalogue(Path(catalogue))["items"])}
     config = read_run_config(given)
     values = vars(config).items()
     lines = (f"{name.replace('_', '-')} = {_toml(value)}\n" for name, value in values)

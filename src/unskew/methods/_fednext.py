@@ -10,6 +10,7 @@ from unskew.kernels.fednext import Shared
 from unskew.kernels.history_network import count_weights, unpack
 from unskew.kernels.refit import history_rows
 from unskew.methods import fedrefit
+from unskew.methods._item_space import fault_of_space
 from unskew.methods.fedrefit import FedRefit
 from unskew.methods.newcomers import Arithmetic, HistoryNetwork
 from unskew.rng import Purpose, generator
@@ -233,7 +234,7 @@ def fault_of(download: Download) -> str | None:
         return "it mixes the two stages"
     if (np.diff(negatives) <= 0).any() or ((negatives < 0) | (negatives >= n_items)).any():
         return "its negatives are not item numbers in ascending order"
-    return None if (download.users >= 1).all() else "an item has less than one user"
+    return fault_of_space(download.U, download.users)
 
 
 def shared_part(download: Download, config: fedrefit.Config) -> Shared:

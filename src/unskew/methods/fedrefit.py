@@ -34,6 +34,7 @@ import numpy as np
 
 from unskew.kernels import orthonormal, score_table
 from unskew.kernels.refit import Walk, history_rows, read_histories, spread_vectors, sum_rows
+from unskew.methods._item_space import fault_of_space
 from unskew.methods.newcomers import DecayedFactors
 from unskew.ragged import distinct, owners
 from unskew.rng import Purpose, generator
@@ -138,10 +139,9 @@ class FedRefit(Method):
         return Private(mine), Upload(Rows(*own, rows), dense, np.ones(n)), losses
 
     def aggregate(self, server: Server, total: UploadSum) -> Server:
-        c = self.config
-        if total.weight == 0:
+        c, fit = self.config, self._fit_index(server)
+        if total.weight == 0 or fit >= len(c.backward):  # nothing is left to fit
             return server
-        fit = self._fit_index(server)
         if fit < 0:
             users = total.rows[:, -1].clip(1)
             U = orthonormal(total.rows[:, :-1] * users[:, None] ** -c.item_power)
@@ -153,6 +153,9 @@ class FedRefit(Method):
         M += np.triu(M, 1).T + np.eye(K) * ridge * max(np.trace(M) / K, 1e-12)
         V = np.linalg.solve(M, total.rows.T).T * server.users[:, None] ** power
         return server._replace(V=V.astype(np.float32), step=server.step + 1)
+
+    def check_download(self, download: Server) -> str | None:
+        return fault_of_space(download.U, download.users)
 
     def upload_base(self, download: Server, user: int, dense: Float32) -> Float32:
         """Zeros, because uploaded rows are not differences from the download."""
