@@ -164,8 +164,8 @@ class Worker:
             try:
                 _get(self._actor.ready.remote(), timeout=MAX_SILENT_SECONDS)
                 return
-            except (errors.ActorDiedError, errors.ActorUnschedulableError):
-                raise self.lost("it does not start again") from None
+            except (errors.ActorDiedError, errors.ActorUnschedulableError) as error:
+                raise self.lost(str(error).strip().rpartition("\n")[2].rstrip(".")) from None
             except (errors.RayActorError, errors.GetTimeoutError):
                 if time.monotonic() - began > MAX_SILENT_SECONDS:
                     raise self.lost("it does not answer") from None
@@ -184,10 +184,13 @@ class Cluster:
             options |= {"include_dashboard": False, "num_cpus": cores or None}
         try:
             ray.init(address=address, **options)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # of many kinds, Exception itself among them
+            why, what = str(error).strip().partition("\n")[0].rstrip("."), "start"
+            if address != LOCAL:
+                what = f"be reached at {address}"
             raise UnskewError(
-                f"There is no Ray cluster at {address} ({_first_line(error)}); start one with "
-                "`ray start --head`, or give --ray local."
+                f"Ray cannot {what} ({why}); start a cluster with `ray start --head`, and see "
+                "docs/ray.md."
             ) from None
         self.places = [
             Place(node["NodeID"], node["NodeManagerAddress"], int(node["Resources"]["CPU"]))
@@ -439,6 +442,3 @@ def _ray() -> Any:
 def _errors() -> Any:
     return _ray().exceptions
 
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
