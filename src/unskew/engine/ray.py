@@ -19,7 +19,8 @@ import tempfile
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -131,7 +132,12 @@ class Worker:
         return self._actor.merge.remote(one, other)
 
     def close(self) -> Any:
+        """Start to delete the checkpoints; returns Ray's reference to wait for."""
         return self._actor.close.remote()
+
+    def end_process(self) -> None:
+        """End the process for good, so that its cores are free."""
+        _ray().kill(self._actor)
 
     def lost(self, why: str) -> UnskewError:
         """The error that ends a run whose devices are gone."""
@@ -199,7 +205,6 @@ class Cluster:
         ]
         if address == LOCAL:
             self.places = [place._replace(cores=1) for place in self.places * self.places[0].cores]
-        self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
         return self
@@ -210,10 +215,9 @@ class Cluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        ray = _ray()
-        ray.wait([worker.close() for worker in self._workers], timeout=CLOSING_SECONDS)
-        ray.shutdown()
+        _ray().shutdown()
 
+    @contextmanager
     def workers(
         self,
         load: Callable[[], Loaded],
@@ -221,14 +225,14 @@ class Cluster:
         *,
         state_on_disk: bool | None = None,
         chunk: int = MAX_CHUNK_CLIENTS,
-    ) -> list[Worker]:
-        """A worker for each place, with its part of the users. ``load`` loads the data on any
+    ) -> Iterator[list[Worker]]:
+        """Yield a worker for each place, with its part of the users. ``load`` loads the data on any
         node; ``here`` is what this process has loaded."""
         check_method(here.build())
         strategy = _ray().util.scheduling_strategies.NodeAffinitySchedulingStrategy
         top = Path(tempfile.gettempdir()) / f"unskew-ray-{uuid.uuid4().hex}"
         cuts = divide(here.split, [place.cores for place in self.places])
-        remote = _ray().remote(Shard)
+        remote, workers = _ray().remote(Shard), list[Worker]()
         for number, (place, first, end) in enumerate(
             zip(self.places, cuts, cuts[1:], strict=False)
         ):
@@ -238,11 +242,18 @@ class Cluster:
                 max_task_retries=0,
                 scheduling_strategy=strategy(place.node, soft=False),
             ).remote(load, first, end, top / str(number), place.cores, state_on_disk, chunk)
-            self._workers.append(Worker(actor, place, first, end))
-        calls = [worker.start("facts") for worker in self._workers]
-        for worker, call in zip(self._workers, calls, strict=True):
-            _check_facts(worker, worker.finish(call), here.facts)
-        return self._workers
+            workers.append(Worker(actor, place, first, end))
+        try:
+            calls = [worker.start("facts") for worker in workers]
+            for worker, call in zip(workers, calls, strict=True):
+                _check_facts(worker, worker.finish(call), here.facts)
+            yield workers
+        finally:
+            _ray().wait(
+                [w.close() for w in workers], num_returns=len(workers), timeout=CLOSING_SECONDS
+            )
+            for worker in workers:
+                worker.end_process()
 
 
 class RayFederation(Federation):
@@ -441,4 +452,3 @@ def _ray() -> Any:
 
 def _errors() -> Any:
     return _ray().exceptions
-

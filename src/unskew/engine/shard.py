@@ -11,6 +11,7 @@ one before: no call whose result was lost is in a checkpoint.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -84,8 +85,9 @@ class Shard:
         self._devices: Devices | None = None
         self._best: Devices | None = None
 
-    def ready(self) -> None:
-        """Tell that the process runs."""
+    def ready(self) -> int:
+        """Tell that the process runs; returns its number."""
+        return os.getpid()
 
     def facts(self) -> Mapping[str, str]:
         """Load the data; returns what has to be the same in all processes."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from unskew.engine import (
     RayFederation,
     Recommender,
     State,
+    Worker,
     return_freed,
 )
 from unskew.evaluation import OwnMetric, prepare
@@ -81,41 +83,57 @@ def run(
         open_folder(out, spec, split, resume, command)
     outcomes, recommenders, accounts, notes = [], {}, [], list[str]()
     mechanism = noise_mechanism(spec, split)
-    workers = None
-    if cluster is not None:
-        load, here = partial(load_run, _with_whole_paths(spec), data_dir), _loaded(spec, split)
-        workers = cluster.workers(load, here, state_on_disk=state_on_disk, chunk=chunk)
-        state_on_disk = True  # here, where only checkpoints need it
-    for seed in spec.seeds:
-        transform = private_uploads(spec, split, mechanism)
-        options: dict[str, Any] = {
-            "transform": transform,
-            "evaluate_every": spec.evaluate_every,
-            "evaluate_users": spec.evaluate_users,
-        }
-        if workers is not None:
-            federation: Federation = RayFederation(workers, spec.build(), split, seed, **options)
-        else:
-            options |= {"chunk": chunk, "state_on_disk": state_on_disk}
-            federation = Federation(spec.build(), split, seed, **options)
-        checkpoints = None if out is None else checkpoints_of(out, seed)
-        state = _train(federation, checkpoints, on_round, transform, tracking)
-        notes += _notes_on_state(state, checkpoints, state_on_disk)
-        outcomes.append(seed_outcome(seed, state, split, spec.cutoffs, metrics or {}))
-        if mechanism is not None:
-            accounts.append(privacy_account(spec, mechanism, federation, state.rows))
-        if out is None:
-            recommenders[seed] = Recommender(federation.method, split, state.best_devices, seed)
-        else:
-            write_seed(out, seed, split, outcomes[-1])
-        # The models of a saved run leave memory: many seeds need no more of it than one.
-        del state
-        return_freed()
+    with _workers(cluster, spec, split, data_dir, state_on_disk, chunk) as workers:
+        for seed in spec.seeds:
+            transform = private_uploads(spec, split, mechanism)
+            options: dict[str, Any] = {
+                "transform": transform,
+                "evaluate_every": spec.evaluate_every,
+                "evaluate_users": spec.evaluate_users,
+            }
+            if workers is not None:
+                federation: Federation = RayFederation(
+                    workers, spec.build(), split, seed, **options
+                )
+            else:
+                options |= {"chunk": chunk, "state_on_disk": state_on_disk}
+                federation = Federation(spec.build(), split, seed, **options)
+            checkpoints = None if out is None else checkpoints_of(out, seed)
+            state = _train(federation, checkpoints, on_round, transform, tracking)
+            notes += _notes_on_state(state, checkpoints, True if workers else state_on_disk)
+            outcomes.append(seed_outcome(seed, state, split, spec.cutoffs, metrics or {}))
+            if mechanism is not None:
+                accounts.append(privacy_account(spec, mechanism, federation, state.rows))
+            if out is None:
+                recommenders[seed] = Recommender(federation.method, split, state.best_devices, seed)
+            else:
+                write_seed(out, seed, split, outcomes[-1])
+            # The models of a saved run leave memory: many seeds need no more of it than one.
+            del state
+            return_freed()
     split = replace(split, notes=(*split.notes, *notes))
     result = combined_result(spec, split, outcomes, accounts, out, command)
     if out is not None:
         write_result(out, result)
     return Run(spec, split, outcomes, recommenders, out, result)
+
+
+@contextmanager
+def _workers(
+    cluster: Cluster | None,
+    spec: RunSpec,
+    split: Split,
+    data_dir: Path | None,
+    state_on_disk: bool | None,
+    chunk: int,
+) -> Iterator[list[Worker] | None]:
+    """Yield the workers of a Ray cluster, which have loaded the run's data; None without one."""
+    if cluster is None:
+        yield None
+        return
+    load, here = partial(load_run, _with_whole_paths(spec), data_dir), _loaded(spec, split)
+    with cluster.workers(load, here, state_on_disk=state_on_disk, chunk=chunk) as workers:
+        yield workers
 
 
 def load_run(spec: Mapping[str, Any], data_dir: Path | None) -> Loaded:
