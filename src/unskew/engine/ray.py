@@ -107,6 +107,20 @@ class Worker:
         while self._unsaved and (self._unsaved[0].number or 0) <= number:
             self._unsaved.popleft()
 
+    def wait_until_ready(self) -> None:
+        """Wait until the worker's process runs; raises an UnskewError if it does not start."""
+        errors, began = _errors(), time.monotonic()
+        while True:
+            try:
+                _get(self._actor.ready.remote(), timeout=MAX_SILENT_SECONDS)
+                return
+            except (errors.ActorDiedError, errors.ActorUnschedulableError) as error:
+                raise self.lost(str(error).strip().rpartition("\n")[2].rstrip(".")) from None
+            except (errors.RayActorError, errors.GetTimeoutError):
+                if time.monotonic() - began > MAX_SILENT_SECONDS:
+                    raise self.lost("it does not answer, or its cores are not free") from None
+                time.sleep(0.1)
+
     def begin(self, seed: int, transform: PrivateUploads | None) -> None:
         """Begin training with a seed; the worker has no devices then."""
         self._begin, self._number = (seed, transform), 0
@@ -116,7 +130,7 @@ class Worker:
     def recover(self, call: _Call | None = None) -> None:
         """Bring a worker that was started again to where it was, and make ``call`` again."""
         if not self._begin:
-            self._wait_until_ready()
+            self.wait_until_ready()
         else:
             done = self._reach()
             if done == NOT_PLACED:
@@ -157,25 +171,12 @@ class Worker:
     def _reach(self) -> int:
         """Call ``begin`` of the worker, as soon as it runs. Returns the number of its last call."""
         while True:
-            self._wait_until_ready()
+            self.wait_until_ready()
             try:
                 done: int = _get(self._actor.begin.remote(*self._begin))
                 return done
             except _errors().RayActorError:
                 continue
-
-    def _wait_until_ready(self) -> None:
-        errors, began = _errors(), time.monotonic()
-        while True:
-            try:
-                _get(self._actor.ready.remote(), timeout=MAX_SILENT_SECONDS)
-                return
-            except (errors.ActorDiedError, errors.ActorUnschedulableError) as error:
-                raise self.lost(str(error).strip().rpartition("\n")[2].rstrip(".")) from None
-            except (errors.RayActorError, errors.GetTimeoutError):
-                if time.monotonic() - began > MAX_SILENT_SECONDS:
-                    raise self.lost("it does not answer") from None
-                time.sleep(0.1)
 
 
 class Cluster:
@@ -244,6 +245,8 @@ class Cluster:
             ).remote(load, first, end, top / str(number), place.cores, state_on_disk, chunk)
             workers.append(Worker(actor, place, first, end))
         try:
+            for worker in workers:
+                worker.wait_until_ready()
             calls = [worker.start("facts") for worker in workers]
             for worker, call in zip(workers, calls, strict=True):
                 _check_facts(worker, worker.finish(call), here.facts)

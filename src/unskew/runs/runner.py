@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -131,7 +132,9 @@ def _workers(
     if cluster is None:
         yield None
         return
-    load, here = partial(load_run, _with_whole_paths(spec), data_dir), _loaded(spec, split)
+    folder = data_dir or os.environ.get("UNSKEW_DATA")  # a worker has another environment
+    whole = None if not folder else Path(folder).absolute()
+    load, here = partial(load_run, _with_whole_paths(spec), whole), _loaded(spec, split)
     with cluster.workers(load, here, state_on_disk=state_on_disk, chunk=chunk) as workers:
         yield workers
 
