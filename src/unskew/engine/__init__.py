@@ -14,10 +14,11 @@ from unskew.engine.executor import (
 from unskew.engine.federation import Federation, State, draw_cohort
 from unskew.engine.group import concatenate_uploads, return_freed
 from unskew.engine.memory import STATE_SHARE
-from unskew.engine.ray import Cluster, RayFederation, Worker, check_method
+from unskew.engine.ray import Cluster, RayFederation, check_method
 from unskew.engine.recommender import RECOMMENDATIONS, Recommender, newcomer_scores
 from unskew.engine.scoreboard import Scoreboard
 from unskew.engine.shard import Loaded
+from unskew.engine.worker import Worker
 
 __all__ = [
     "MAX_CHUNK_CLIENTS",

@@ -5,178 +5,46 @@ the server's state and everybody's ranks; it sends the users of a round and the 
 workers. They add up the uploads of their users, and each other's sums along a tree, so that the
 driver gets one. The sums are exact, so neither the number of workers nor their speed changes a bit.
 
-The driver keeps the calls since each worker's last checkpoint, with the downloads in them. Ray
-starts a worker that dies again; it reads its checkpoint and gets the later calls once more. When
-the driver writes a checkpoint of the run, it first gathers the devices that have changed, so that a
+A worker that dies is started again and goes on from its own checkpoint (see `worker.py`). When the
+driver writes a checkpoint of the run, it first gathers the devices that have changed, so that a
 run's folder is the same as if everything had been trained in one process.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
-import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
 from unskew.engine.executor import MAX_CHUNK_CLIENTS, batches
 from unskew.engine.federation import Federation, State
 from unskew.engine.group import Contribution
-from unskew.engine.shard import MAX_MESSAGE_BYTES, NOT_PLACED, Loaded, Report, Shard
+from unskew.engine.shard import MAX_MESSAGE_BYTES, Loaded, Report, Shard
+from unskew.engine.worker import (
+    MAX_RESTARTS,
+    Call,
+    NotPlaced,
+    Place,
+    Worker,
+    ray_errors,
+    ray_package,
+    result_of,
+)
 from unskew.kernels import ExactSum
 from unskew.privacy import PrivateUploads
 from unskew.types import Int64, Method, Split, UnskewError
 
-MAX_RESTARTS = 10
-"""Number of times that Ray starts a worker again before it counts as lost."""
-MAX_SILENT_SECONDS = 300.0
-"""Number of seconds in which a worker must start, or start again; after that it counts as lost."""
 CLOSING_SECONDS = 10.0
 """Number of seconds that workers get to delete their checkpoints."""
 LOCAL = "local"
 """The address that starts Ray on this machine, with a worker per core."""
-
-
-class Place(NamedTuple):
-    """Where a worker runs: a node, and a number of its processor cores."""
-
-    node: str
-    address: str
-    cores: int
-
-
-class _NotPlaced(Exception):
-    """A worker died before it had all its devices."""
-
-
-@dataclass(eq=False)
-class _Call:
-    """A call of a worker that may have to be made again."""
-
-    name: str
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-    number: int | None
-    """Position among the calls that change devices; None if it changes none."""
-    returned: Any = None
-    """Ray's reference to the result, or several."""
-
-
-class Worker:
-    """The driver's side of a shard: makes calls, and makes them again if the process dies."""
-
-    def __init__(self, actor: Any, place: Place, first: int, end: int) -> None:
-        self._actor, self._place = actor, place
-        self.first, self.end = first, end
-        self._unsaved: deque[_Call] = deque()
-        self._number = 0
-        self._begin: tuple[Any, ...] = ()
-
-    def start(self, name: str, *arguments: Any, numbered: bool = False, **options: Any) -> _Call:
-        """Make a call and return at once. ``numbered`` calls change devices."""
-        number = None
-        if numbered:
-            self._number += 1
-            number = self._number
-        call = _Call(name, arguments, options, number)
-        if numbered:
-            self._unsaved.append(call)
-        self._send(call)
-        return call
-
-    def finish(self, call: _Call) -> Any:
-        """Wait for the result of a call. Of several results, it is the first."""
-        while True:
-            try:
-                many = isinstance(call.returned, list)
-                return _get(call.returned[0] if many else call.returned)
-            except _errors().RayActorError:
-                self.recover(call)
-
-    def saved(self, number: int) -> None:
-        """Take note that the calls up to this number are in the worker's checkpoint."""
-        while self._unsaved and (self._unsaved[0].number or 0) <= number:
-            self._unsaved.popleft()
-
-    def wait_until_ready(self) -> None:
-        """Wait until the worker's process runs; raises an UnskewError if it does not start."""
-        errors, began = _errors(), time.monotonic()
-        while True:
-            try:
-                _get(self._actor.ready.remote(), timeout=MAX_SILENT_SECONDS)
-                return
-            except (errors.ActorDiedError, errors.ActorUnschedulableError) as error:
-                raise self.lost(str(error).strip().rpartition("\n")[2].rstrip(".")) from None
-            except (errors.RayActorError, errors.GetTimeoutError):
-                if time.monotonic() - began > MAX_SILENT_SECONDS:
-                    raise self.lost("it does not answer, or its cores are not free") from None
-                time.sleep(0.1)
-
-    def begin(self, seed: int, transform: PrivateUploads | None) -> None:
-        """Begin training with a seed; the worker has no devices then."""
-        self._begin, self._number = (seed, transform), 0
-        self._unsaved.clear()
-        self._reach()
-
-    def recover(self, call: _Call | None = None) -> None:
-        """Bring a worker that was started again to where it was, and make ``call`` again."""
-        if not self._begin:
-            self.wait_until_ready()
-        else:
-            done = self._reach()
-            if done == NOT_PLACED:
-                raise _NotPlaced
-            for earlier in self._unsaved:
-                if (earlier.number or 0) > done:
-                    self._send(earlier)
-        if call is not None and call.number is None:
-            self._send(call)
-
-    def start_merge(self, one: Any, other: Any) -> Any:
-        """Start to add two sums, given by Ray's references to them; returns that to the result."""
-        return self._actor.merge.remote(one, other)
-
-    def close(self) -> Any:
-        """Start to delete the checkpoints; returns Ray's reference to wait for."""
-        return self._actor.close.remote()
-
-    def end_process(self) -> None:
-        """End the process for good, so that its cores are free."""
-        _ray().kill(self._actor)
-
-    def lost(self, why: str) -> UnskewError:
-        """The error that ends a run whose devices are gone."""
-        return UnskewError(
-            f"The Ray worker on {self._place.address} is lost ({why}), and with it the devices of "
-            f"users {self.first} to {self.end - 1}; `unskew resume` goes on from the run's last "
-            "checkpoint, on the rest of the cluster or without --ray."
-        )
-
-    def _send(self, call: _Call) -> None:
-        method = getattr(self._actor, call.name)
-        if call.name == "train":
-            method = method.options(num_returns=2)
-        numbered = () if call.number is None else (call.number,)
-        call.returned = method.remote(*numbered, *call.arguments, **call.options)
-
-    def _reach(self) -> int:
-        """Call ``begin`` of the worker, as soon as it runs. Returns the number of its last call."""
-        while True:
-            self.wait_until_ready()
-            try:
-                done: int = _get(self._actor.begin.remote(*self._begin))
-                return done
-            except _errors().RayActorError:
-                continue
 
 
 class Cluster:
@@ -185,7 +53,7 @@ class Cluster:
     def __init__(self, address: str, *, cores: int = 0) -> None:
         """``address`` is that of a cluster's head, "auto" for the one that runs on this machine, or
         "local", which starts Ray here with a worker on each of ``cores`` cores (0: all)."""
-        ray = _ray()
+        ray = ray_package()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address == LOCAL:
             options |= {"include_dashboard": False, "num_cpus": cores or None}
@@ -204,6 +72,11 @@ class Cluster:
             for node in sorted(ray.nodes(), key=lambda node: str(node["NodeID"]))
             if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
         ]
+        if not self.places:
+            raise UnskewError(
+                f"The Ray cluster at {address} has no node with a core; start its nodes with "
+                "--num-cpus=1 or more."
+            )
         if address == LOCAL:
             self.places = [place._replace(cores=1) for place in self.places * self.places[0].cores]
 
@@ -216,7 +89,7 @@ class Cluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _ray().shutdown()
+        ray_package().shutdown()
 
     @contextmanager
     def workers(
@@ -230,10 +103,10 @@ class Cluster:
         """Yield a worker for each place, with its part of the users. ``load`` loads the data on any
         node; ``here`` is what this process has loaded."""
         check_method(here.build())
-        strategy = _ray().util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        strategy = ray_package().util.scheduling_strategies.NodeAffinitySchedulingStrategy
         top = Path(tempfile.gettempdir()) / f"unskew-ray-{uuid.uuid4().hex}"
         cuts = divide(here.split, [place.cores for place in self.places])
-        remote, workers = _ray().remote(Shard), list[Worker]()
+        remote, workers = ray_package().remote(Shard), list[Worker]()
         for number, (place, first, end) in enumerate(
             zip(self.places, cuts, cuts[1:], strict=False)
         ):
@@ -252,7 +125,7 @@ class Cluster:
                 _check_facts(worker, worker.finish(call), here.facts)
             yield workers
         finally:
-            _ray().wait(
+            ray_package().wait(
                 [w.close() for w in workers], num_returns=len(workers), timeout=CLOSING_SECONDS
             )
             for worker in workers:
@@ -285,14 +158,14 @@ class RayFederation(Federation):
         if not state.rows:  # `start` has not kept the best round's devices yet
             state.best_devices = state.devices.snapshot()
         self._gathered_best = state.best_round if state.rows else None
-        held = _ray().put({**state.best_devices.downloads, **state.devices.downloads})
+        held = ray_package().put({**state.best_devices.downloads, **state.devices.downloads})
         changed = state.devices.differing(state.best_devices)
         for worker in self._workers:
             while True:
                 try:
                     self._place_shard(worker, state, changed, held)
                     break
-                except _NotPlaced:
+                except NotPlaced:
                     continue
 
     def _place_shard(self, worker: Worker, state: State, changed: Int64, held: Any) -> None:
@@ -308,7 +181,7 @@ class RayFederation(Federation):
     def _train_devices(self, state: State, users: Int64, download: Any) -> Contribution:
         if not self.method.stateless:
             state.devices.remember(state.round, self.method.retained_download(download))
-        sent = _ray().put(download)
+        sent = ray_package().put(download)
         calls = self._start("train", users, state.round + 1, sent, numbered=True)
         reports: list[Report] = [worker.finish(call) for worker, call in calls]
         for (worker, _), report in zip(calls, reports, strict=True):
@@ -319,7 +192,7 @@ class RayFederation(Federation):
         bytes_up = sum(report.bytes_up for report in reports)
         return Contribution(self._add_up(calls), [], losses, bytes_up)
 
-    def _add_up(self, calls: Sequence[tuple[Worker, _Call]]) -> ExactSum:
+    def _add_up(self, calls: Sequence[tuple[Worker, Call]]) -> ExactSum:
         """The sum of the workers' sums, which they add up in pairs, pairs of pairs, and so on."""
         for _ in range(MAX_RESTARTS):
             sums = [(worker, call.returned[1]) for worker, call in calls]
@@ -328,9 +201,9 @@ class RayFederation(Federation):
                 merged = [(one[0], one[0].start_merge(one[1], two[1])) for one, two in pairs]
                 sums = merged + sums[2 * len(merged) :]
             try:
-                total: ExactSum = _get(sums[0][1])
+                total: ExactSum = result_of(sums[0][1])
                 return total
-            except _errors().RayError:  # one has died; its sum is made again
+            except ray_errors().RayError:  # one has died; its sum is made again
                 for worker, _ in calls:
                     worker.recover()
         raise calls[0][0].lost("sums of uploads do not arrive")
@@ -346,7 +219,7 @@ class RayFederation(Federation):
     ) -> None:
         if download is not None:
             state.devices.remember(version, download)
-            download = _ray().put(download)
+            download = ray_package().put(download)
         calls = self._start("deliver", users, version, download, numbered=True, best=best)
         for worker, call in calls:
             worker.saved(worker.finish(call))
@@ -389,7 +262,7 @@ class RayFederation(Federation):
 
     def _start(
         self, name: str, users: Int64, *arguments: Any, **options: Any
-    ) -> list[tuple[Worker, _Call]]:
+    ) -> list[tuple[Worker, Call]]:
         """Make a call of every worker that has any of ``users``, with those that it has."""
         parts = [(worker, _of(worker, users)) for worker in self._workers]
         return [(w, w.start(name, own, *arguments, **options)) for w, own in parts if len(own)]
@@ -430,28 +303,3 @@ def _check_facts(worker: Worker, found: Mapping[str, str], wanted: Mapping[str, 
                 f"The Ray node {worker._place.address} has another {name} ({found.get(name)}) than "
                 f"this machine ({value}); results would differ. Make them the same."
             )
-
-
-def _get(reference: Any, timeout: float | None = None) -> Any:
-    """Ray's result; an UnskewError of a worker is raised as it was there."""
-    try:
-        return _ray().get(reference, timeout=timeout)
-    except _errors().RayTaskError as error:
-        if isinstance(error.cause, UnskewError):
-            raise UnskewError(str(error.cause)) from None
-        raise
-
-
-def _ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-        import ray.exceptions
-        import ray.util.scheduling_strategies
-    except ImportError:
-        raise UnskewError("--ray needs Ray; install it with: pip install 'unskew[ray]'.") from None
-    return ray
-
-
-def _errors() -> Any:
-    return _ray().exceptions
