@@ -85,6 +85,7 @@ def trained(
     cluster: Cluster | None = None,
     *,
     folder: Path | None = None,
+    rounds: int | None = None,
     victim: int | None = None,
     before_round: Any = None,
 ) -> State:
@@ -104,7 +105,7 @@ def trained(
 
     if cluster is None:
         federation = Federation(spec.build(), split, 0, **options)
-        return federation.run(checkpoints=checkpoints, on_round=on_round)
+        return federation.run(rounds, checkpoints=checkpoints, on_round=on_round)
     load = partial(load_run, spec.to_json(), None)
     with cluster.workers(load, Loaded(spec.build, split, {})) as workers:
         killer = None if victim is None else Killer(workers[victim])
@@ -116,7 +117,8 @@ def trained(
                 before_round(state)
 
         federation = RayFederation(workers, spec.build(), split, 0, **options)
-        state = federation.run(checkpoints=checkpoints, on_round=on_round, before_round=before)
+        hooks: dict[str, Any] = {"on_round": on_round, "before_round": before}
+        state = federation.run(rounds, checkpoints=checkpoints, **hooks)
         if killer is not None:
             killer.join()
             assert victim is not None
@@ -168,6 +170,14 @@ def test_two_nodes_give_the_bits_of_one_process(name: str, cluster: Cluster) -> 
 def test_a_killed_worker_changes_nothing(name: str, cluster: Cluster, tmp_path: Path) -> None:
     wanted = trained(SPECS[name])
     assert_same(trained(SPECS[name], cluster, folder=tmp_path / "state", victim=1), wanted)
+
+
+@pytest.mark.parametrize("name", ["fedmf", "fednext"])
+def test_a_run_goes_on_with_ray_and_without(name: str, cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    trained(SPECS[name], folder=folder, rounds=2)
+    trained(SPECS[name], cluster, folder=folder, rounds=3)
+    assert_same(trained(SPECS[name], folder=folder), trained(SPECS[name]))
 
 
 @pytest.mark.parametrize("spec", [SPARING, PRIVATE], ids=["seldom-evaluated", "private"])
