@@ -25,7 +25,7 @@ $(DOCS): $(READY)
 
 # Only tests and the Flower demo need the extras: `make run` works without them.
 $(FLOWER): $(READY)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[figures,flower,onnx,privacy,track,tune]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[figures,flower,onnx,privacy,ray,track,tune]'
 	@touch $@
 
 run: $(READY)  ## train on the embedded demo data, print the table, write the report

@@ -69,6 +69,14 @@ StateOnDisk = Annotated[
         help="Where devices' private state is kept; default: on disk what does not fit.",
     ),
 ]
+Ray = Annotated[
+    str | None,
+    Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Train on a Ray cluster: its address, auto, or local (a worker per core here).",
+    ),
+]
 K = Annotated[int, Option("-k", help="How many items to recommend.", min=1)]
 """The option ``-k`` of commands that recommend items."""
 Rows = Annotated[Path | None, Option(help="JSON lines to add the rows to.")]

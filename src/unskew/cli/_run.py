@@ -7,7 +7,8 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,7 @@ from unskew.cli._output import (
 )
 from unskew.cli._results import write_report
 from unskew.data import load
+from unskew.engine import Cluster, check_method
 from unskew.export import to_page
 from unskew.files import write_bytes
 from unskew.kernels import set_threads
@@ -86,6 +88,7 @@ def run(
     track_dir: opt.TrackDir = None,
     data_dir: opt.DataDir = None,
     state_on_disk: opt.StateOnDisk = None,
+    ray: opt.Ray = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
@@ -94,7 +97,7 @@ def run(
     command = shlex.join(["unskew", *sys.argv[1:]])
     folder = out or _fresh_folder(spec)
     options: dict[str, Any] = {"track": track or (), "track_dir": track_dir}
-    options["state_on_disk"] = state_on_disk
+    options |= {"state_on_disk": state_on_disk, "ray": ray}
     _show(run_with_progress(spec, folder, data_dir, threads, command, **options), json)
 
 
@@ -105,13 +108,14 @@ def resume(
     track_dir: opt.TrackDir = None,
     data_dir: opt.DataDir = None,
     state_on_disk: opt.StateOnDisk = None,
+    ray: opt.Ray = None,
     threads: opt.Threads = 0,
     json: opt.Json = False,
 ) -> None:
     """Resume a stopped run. The result is bit-identical to an uninterrupted one."""
     spec, command = read_spec(folder, method)
     options: dict[str, Any] = {"track": track or (), "track_dir": track_dir}
-    options["state_on_disk"] = state_on_disk
+    options |= {"state_on_disk": state_on_disk, "ray": ray}
     _show(run_with_progress(spec, folder, data_dir, threads, command, resume=True, **options), json)
 
 
@@ -124,21 +128,25 @@ def run_with_progress(
     *,
     interactions: Interactions | None = None,
     resume: bool = False,
+    ray: str | None = None,
     **options: Any,
 ) -> Run:
     """Train the run that ``spec`` describes. Shows progress, a warning if training diverged, and
     after an interruption the command that resumes. ``interactions`` are the run's data if they are
-    loaded already; ``options`` are ``track`` and ``track_dir`` for experiment trackers, and
-    ``state_on_disk``."""
+    loaded already; ``ray`` is the address of a Ray cluster to train on; ``options`` are ``track``
+    and ``track_dir`` for experiment trackers, and ``state_on_disk``."""
     set_threads(threads)
     interactions = interactions or load_data(spec, data_dir)
     label = f"{short_name(spec.method)} on {Path(spec.data).name}, {spec.protocol}"
+    n_seeds = len(spec.seeds)
     try:
-        with RoundProgress(label, len(spec.seeds)) as progress:
+        with _cluster(ray, spec, threads) as cluster, RoundProgress(label, n_seeds) as progress:
             finished = run_tracked(
                 spec,
                 interactions,
                 out=folder,
+                cluster=cluster,
+                data_dir=data_dir,
                 resume=resume,
                 on_round=progress,
                 command=command,
@@ -146,6 +154,7 @@ def run_with_progress(
             )
     except KeyboardInterrupt:
         again = ["unskew", "resume", str(folder), *opt.method_option(spec)]
+        again += [] if ray is None else ["--ray", ray]
         stderr.print(f"Stopped. Go on with: {shlex.join(again)}")
         raise
     for outcome in finished.outcomes:
@@ -156,6 +165,17 @@ def run_with_progress(
                 f"{lost[0]}, and figures from there on mean nothing. Lower the learning rate."
             )
     return finished
+
+
+@contextmanager
+def _cluster(address: str | None, spec: RunSpec, threads: int) -> Iterator[Cluster | None]:
+    """Yield the Ray cluster at an address, to which this process is connected; None without one."""
+    if address is None:
+        yield None
+        return
+    check_method(spec.build())
+    with Cluster(address, cores=threads) as cluster:
+        yield cluster
 
 
 def _show(finished: Run, json: bool) -> None:

@@ -14,7 +14,7 @@ rounds are not saved; resuming trains these again, with bit-identical results.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from unskew.engine.blocks import VERSION, StateFile, StateFolder
 from unskew.engine.devices import Devices, SavedDevices
 from unskew.engine.federation import Federation, State
+from unskew.engine.group import Group
 from unskew.engine.scoreboard import Scoreboard
 from unskew.files import (
     changed,
@@ -60,21 +61,25 @@ class Checkpoints:
         self._writing = 0.0
         self._began = time.monotonic()
 
-    def after_round(self, state: State, final: bool) -> None:
+    def after_round(
+        self, state: State, final: bool, gather: Callable[[State], object] | None = None
+    ) -> None:
         """Save the state, unless saving has taken over a tenth of the time. Always save the last
-        one."""
+        one. ``gather`` is called with a state that is about to be saved."""
         began = time.monotonic()
         if final or self._writing <= MAX_WRITING_SHARE * (began - self._began):
+            if gather is not None:
+                gather(state)
             self.save(state)
             self._writing += time.monotonic() - began
 
     def save(self, state: State) -> None:
         """Write what has changed since the last checkpoint, and delete what is not needed."""
         board, best_board = state.scoreboard, state.best_scoreboard
-        last = _Part(*state.devices.save(self.folder), board.save(self.folder))
+        last = SavedPart(*state.devices.save(self.folder), board.save(self.folder))
         if state.best_round == state.round:
             best_board.saved_like(board)
-        best = _Part(*state.best_devices.save(self.folder), best_board.save(self.folder))
+        best = SavedPart(*state.best_devices.save(self.folder), best_board.save(self.folder))
         rest = {f"server.{name}": array for name, array in state.server._asdict().items()}
         rest["outdated.last"] = np.packbits(board.outdated)
         rest["outdated.best"] = np.packbits(best_board.outdated)
@@ -169,9 +174,9 @@ class Checkpoints:
     def _file(self, manifest: dict[str, Any], name: str) -> StateFile:
         return StateFile(self.folder.path, name, *manifest["files"][name])
 
-    def _read_part(self, manifest: dict[str, Any], part: str) -> _Part:
+    def _read_part(self, manifest: dict[str, Any], part: str) -> SavedPart:
         names = manifest[f"{part}_files"]
-        return _Part(
+        return SavedPart(
             [self._file(manifest, name) for name in names["blocks"]],
             {int(v): self._file(manifest, name) for v, name in names["downloads"].items()},
             [self._file(manifest, name) for name in names["scoreboard"]],
@@ -190,7 +195,7 @@ class Checkpoints:
             ) from None
 
 
-class _Part(NamedTuple):
+class SavedPart(NamedTuple):
     """The files of the devices and the scoreboard of a round, the last or the best."""
 
     blocks: list[StateFile]
@@ -207,10 +212,10 @@ class _Part(NamedTuple):
             "scoreboard": [file.name for file in self.boards],
         }
 
-    def devices(self, federation: Federation, like: Devices | None = None) -> Devices:
+    def devices(self, group: Group, like: Devices | None = None) -> Devices:
         """Read the devices; files that ``like`` has, too, are shared with it."""
-        method, split = federation.method, federation.split
-        server, private = method.init(1, split.n_items, federation.seed)
+        method, split = group.method, group.split
+        server, private = method.init(1, split.n_items, group.seed)
         download = method.retained_download(method.download(server))
         saved = SavedDevices(self.blocks, self.downloads)
         return Devices.load(saved, split.n_users, private, download, like)

@@ -50,6 +50,14 @@ class Devices:
         """Downloads that are in files, by version."""
         self._sharing: WeakSet[Devices] = WeakSet([self])
 
+    @staticmethod
+    def empty(n_users: int, private: Any, downloads: Mapping[int, Any]) -> Devices:
+        """A store without states: `put` those of all ``n_users`` users before anything else.
+        ``private`` only gives types."""
+        devices = object.__new__(Devices)
+        devices._fill(States(private, n_users), np.zeros(n_users, np.int64), dict(downloads))
+        return devices
+
     @property
     def version(self) -> Int64:
         """Number of the last download of each device. Change it by ``put``, or as a whole."""
@@ -94,6 +102,11 @@ class Devices:
         copy._files, copy._sharing = self._files, self._sharing
         self._sharing.add(copy)
         return copy
+
+    def differing(self, other: Devices) -> Int64:
+        """The users whose state may differ from that in ``other``, with which this store shares
+        what they have in common: a snapshot, or a store loaded like it."""
+        return self._states.differing(other._states)
 
     def keep_within(self, disk: Disk | None) -> None:
         """Move private state to ``disk`` from now on if it does not fit in memory; None: never."""
@@ -141,8 +154,8 @@ class Devices:
             v: type(download)(*(named[f"download.{v}.{field}"] for field in download._fields))
             for v in versions
         }
-        devices, n_users = object.__new__(Devices), len(named["version"])
-        devices._fill(States(private, n_users), np.zeros(n_users, np.int64), downloads)
+        n_users = len(named["version"])
+        devices = Devices.empty(n_users, private, downloads)
         devices.put(np.arange(n_users), type(private)(**leaves), named["version"])
         return devices
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,39 +12,15 @@ import numpy as np
 from unskew.engine.blocks import StateFolder
 from unskew.engine.contract import CheckedMethod
 from unskew.engine.devices import Devices
-from unskew.engine.evaluate import evaluate
-from unskew.engine.executor import (
-    MAX_CHUNK_CLIENTS,
-    Executor,
-    ThreadExecutor,
-    Trained,
-    Transform,
-    batches,
-    train_chunk,
-)
+from unskew.engine.executor import MAX_CHUNK_CLIENTS, Executor, Transform
+from unskew.engine.group import Contribution, Group, concatenate_uploads
 from unskew.engine.memory import check_memory, disk_for_state, memory_errors_explained
 from unskew.engine.scoreboard import Scoreboard
-from unskew.kernels import ExactSum, add_uploads, get_threads
-from unskew.ragged import indptr_from_counts, positions, select
 from unskew.rng import Purpose, generator
-from unskew.types import (
-    Cohort,
-    Int64,
-    Method,
-    Rows,
-    Split,
-    UnskewError,
-    Upload,
-    Uploads,
-)
+from unskew.types import Int64, Method, Split
 
 if TYPE_CHECKING:
     from unskew.engine.checkpoints import Checkpoints
-
-MAX_CHUNK_BYTES = 8 * 2**20
-"""Maximum bytes of the private state of a chunk's clients; large states make chunks smaller."""
-MIN_CHUNKS_PER_WORKER = 4
-"""Minimum number of chunks per worker and round, so that workers finish at about the same time."""
 
 Row = dict[str, Any]
 """A round's numbers (losses, metrics, seconds, bytes) as a JSON object."""
@@ -66,7 +41,7 @@ class State:
     rows: list[Row] = field(default_factory=list)
 
 
-class Federation:
+class Federation(Group):
     """Simulates the training of a method. Method, data split and seed determine the result."""
 
     def __init__(
@@ -88,14 +63,10 @@ class Federation:
 
         The model is evaluated after every ``evaluate_every`` rounds and after the last one, for
         ``evaluate_users`` users drawn once (default: all); after the last round for everybody."""
-        self.method, self.split, self.seed = method, split, seed
-        self._chunk, self._transform, self._executor = chunk, transform, executor
+        options: dict[str, Any] = {"transform": transform, "executor": executor}
+        super().__init__(method, split, seed, chunk=chunk, **options)
         self._evaluate_every, self._counted = evaluate_every, self._draw_counted(evaluate_users)
-        self._checked, self._state_on_disk = False, state_on_disk
-        self._needs = frozenset(getattr(method, "needs", ()))
-        self._ages = split.train_ages if method.uses_ages else None
-        if "item_features" in self._needs:
-            method.set_item_features(self._needed("item_features", split.item_features))
+        self._state_on_disk = state_on_disk
 
     def run(
         self,
@@ -121,6 +92,8 @@ class Federation:
                     state.devices.keep_within(disk)
             if state is None:
                 state = self.start(None if checkpoints is None else checkpoints.folder)
+            else:
+                self._place(state)
             while state.round < last:
                 if before_round is not None:
                     before_round(state)
@@ -130,7 +103,8 @@ class Federation:
                 if on_round is not None:
                     on_round(state, row)
                 if checkpoints is not None:
-                    checkpoints.after_round(state, final=state.round >= last)
+                    checkpoints.after_round(state, state.round >= last, self._gather)
+            self._gather(state)
         return state
 
     def start(self, folder: StateFolder | None = None) -> State:
@@ -144,8 +118,9 @@ class Federation:
         disk = disk_for_state(folder, self._state_on_disk)
         devices, board = Devices(private, download, disk), Scoreboard(self.split)
         state = State(0, server, devices, board, 0, devices, board)
+        self._place(state)
         self._evaluate(state)
-        state.best_devices, state.best_scoreboard = devices.snapshot(), board.snapshot()
+        self._keep_best(state)
         return state
 
     def step(self, state: State, last: int | None = None) -> Row:
@@ -156,7 +131,7 @@ class Federation:
         last round if nobody has validation items. After a round without an evaluation the metrics
         are those of the last one.
         """
-        began, board, devices = time.perf_counter(), state.scoreboard, state.devices
+        began, board = time.perf_counter(), state.scoreboard
         central = self.method.aggregation == "central"
         users, figures = self._train_epoch(state) if central else self._train_clients(state)
         state.round += 1
@@ -179,9 +154,7 @@ class Federation:
             best_so_far = state.rows[state.best_round - 1]["validation"]["ndcg@10"]
         if evaluated and not row["validation"]["ndcg@10"] <= best_so_far:  # also if it is NaN
             state.best_round = state.round
-            # The old best first: what only it shares with the devices can then be cleaned up.
-            state.best_devices, state.best_scoreboard = devices, board
-            state.best_devices, state.best_scoreboard = devices.snapshot(), board.snapshot()
+            self._keep_best(state)
         state.rows.append(row)
         return row
 
@@ -190,90 +163,21 @@ class Federation:
         n_users = self.split.n_users
         return draw_cohort(self.seed, round, n_users, self.method.cohort_size(round, n_users))
 
-    def cohort(self, users: Int64, round: int) -> Cohort:
-        """The data for training ``users`` in a round: training items, items never drawn as
-        negatives and, if the method needs them, ratings and timestamps."""
-        split = self.split
-        cohort = Cohort(
-            users,
-            select(split.train, users),
-            select(split.excluded, users),
-            split.n_items,
-            self.seed,
-            round,
-        )
-        asked = bool(self._needs) or self._ages is not None
-        place = positions(split.train.indptr, users) if asked else users
-        if "ratings" in self._needs:
-            ratings = self._needed("ratings", split.train_ratings)
-            cohort = cohort._replace(ratings=ratings[place])
-        if "timestamps" in self._needs:
-            timestamps = self._needed("timestamps", split.train_timestamps)
-            cohort = cohort._replace(timestamps=timestamps[place])
-        if self._ages is not None:
-            cohort = cohort._replace(ages=self._ages[place])
-        return cohort
-
-    def _needed(self, name: str, values: Any) -> Any:
-        """Return ``values``: ratings, timestamps or item features, as ``name`` says. Raises an
-        UnskewError if they are None, because the method needs them."""
-        if values is None:
-            what = name.replace("_", " ")
-            raise UnskewError(
-                f"{self.method.name} needs {what} and {self.split.data} has none; give data with "
-                f"{what}, or another method."
-            )
-        return values
-
     def _train_clients(self, state: State) -> tuple[Int64, Row]:
         """Train the clients of a round and aggregate on the server. Returns the participating
         users, and the round's mean loss and bytes sent."""
-        method, devices, round = self.method, state.devices, state.round + 1
-        users = self.cohort_of(round)
-        download = method.download(state.server)
-        # States of a stateless method are computed when it is evaluated; until then it has none.
-        keeps_state = not method.stateless
-        if keeps_state:
-            devices.remember(state.round, method.retained_download(download))
-        unread = method.unread_fields(round)
-        executor = self._executor or ThreadExecutor(get_threads() if self._transform is None else 1)
-        size = self._worker_chunk_size(devices, len(users), executor.workers)
-        chunks = list(batches(users, size))
-        # The first results that a method returns to this process are checked.
-        checked: Any = method if self._checked else CheckedMethod(method)
-        self._checked = True
-
-        def train(chunk: Int64) -> Trained:
-            private, cohort = devices.take(chunk, unread), self.cohort(chunk, round)
-            trainer = checked if chunk is chunks[0] else method
-            return train_chunk(trainer, download, private, cohort, self._transform)
-
-        total: ExactSum | None = None
-        each: list[tuple[Int64, Upload]] = []
-        losses, bytes_up = [], 0
-        results = executor.map_chunks(train, chunks)
-        for chunk, (private, upload, chunk_losses) in zip(chunks, results, strict=True):
-            if method.aggregation == "sum":
-                total = add_uploads(total, upload, self.split.n_items)
-            else:
-                each.append((chunk, upload))
-            if keeps_state:
-                # Stored by this thread only: memory freed by one thread is not reused by another.
-                devices.put(chunk, private, state.round)
-            losses.append(chunk_losses)
-            bytes_up += upload.nbytes
-        devices.forget()
+        users, download = self.cohort_of(state.round + 1), self.method.download(state.server)
+        total, each, losses, bytes_up = self._train_devices(state, users, download)
         received = concatenate_uploads(each) if total is None else total.result()
-        state.server = checked.aggregate(state.server, received)
-        loss, bytes_down = np.concatenate(losses).mean(), method.download_bytes(download)
-        figures = {"loss": float(loss), "bytes_up": bytes_up}
-        return users, figures | {"bytes_down": int(bytes_down) * len(users)}
+        state.server = self.first_checked("aggregate").aggregate(state.server, received)
+        bytes_down = int(self.method.download_bytes(download)) * len(users)
+        figures = {"loss": float(losses.mean()), "bytes_up": bytes_up, "bytes_down": bytes_down}
+        return users, figures
 
     def _train_epoch(self, state: State) -> tuple[Int64, Row]:
         """Train a central baseline for one epoch over all data, which counts as a round. Returns
         all users, and the mean loss."""
-        method: Any = self.method if self._checked else CheckedMethod(self.method)
-        self._checked = True
+        method = self.first_checked("epoch")
         devices, round, everyone = state.devices, state.round + 1, np.arange(self.split.n_users)
         private, cohort = devices.take(everyone), self.cohort(everyone, round)
         state.server, private, loss = method.epoch(state.server, private, cohort)
@@ -293,79 +197,71 @@ class Federation:
     def _evaluate(self, state: State) -> Row:
         """Evaluate those counted users whose ranks are out of date. Returns their number, and the
         bytes sent. The newest model of a stateless method goes to all counted users first."""
-        method, devices, board = self.method, state.devices, state.scoreboard
+        method = self.method
         figures: Row = {}
-        if method.stateless and method.aggregation != "central":
-            download = method.retained_download(method.download(state.server))
-            devices.remember(state.round, download)
-            self._deliver(devices, state.round, self._counted)
+        if self._is_stateless:
+            self._deliver_newest(state, self._counted)
             if state.round:
                 bytes_down = int(method.download_bytes(method.download(state.server)))
                 figures["evaluation_bytes_down"] = bytes_down * len(self._counted)
-        users = self._counted[board.outdated[self._counted]]
-        evaluate(method, self.split, devices, board, users, self._chunk_size(devices))
+        users = self._counted[state.scoreboard.outdated[self._counted]]
+        self._evaluate_devices(state, users)
         return figures | {"evaluated": len(users)}
 
     def _evaluate_everybody(self, state: State) -> None:
         """After the last round: evaluate all users whose ranks are out of date, with the last and
         with the best model."""
-        stateless = self.method.stateless and self.method.aggregation != "central"
-        if stateless and state.scoreboard.outdated.any():
-            download = self.method.download(state.server)
-            state.devices.remember(state.round, self.method.retained_download(download))
-        for devices, board in (
-            (state.devices, state.scoreboard),
-            (state.best_devices, state.best_scoreboard),
-        ):
-            users = np.flatnonzero(board.outdated)
-            if stateless and len(users):
-                self._deliver(devices, max(devices.downloads), users)
-            size = self._chunk_size(devices)
-            evaluate(self.method, self.split, devices, board, users, size)
+        users = np.flatnonzero(state.scoreboard.outdated)
+        if self._is_stateless and len(users):
+            self._deliver_newest(state, users)
+        self._evaluate_devices(state, users)
+        users = np.flatnonzero(state.best_scoreboard.outdated)
+        if self._is_stateless and len(users):
+            self._deliver(state, users, state.best_round, best=True)
+        self._evaluate_devices(state, users, best=True)
 
-    def _deliver(self, devices: Devices, version: int, users: Int64) -> None:
-        """Send ``users`` the download with this number and compute their states from it and their
-        training items, for methods without parameters per user."""
-        download = devices.downloads[version]
-        for batch in batches(users, self._chunk_size(devices)):
-            history = select(self.split.train, batch)
-            private = self.method.refresh(download, devices.take(batch), history)
-            devices.put(batch, private, version)
-        devices.forget()
+    @property
+    def _is_stateless(self) -> bool:
+        return self.method.stateless and self.method.aggregation != "central"
 
-    def _chunk_size(self, devices: Devices) -> int:
-        return min(self._chunk, max(1, int(MAX_CHUNK_BYTES / devices.mean_bytes())))
+    def _deliver_newest(self, state: State, users: Int64) -> None:
+        """Send the newest download to ``users`` of a method without parameters per user."""
+        download = self.method.retained_download(self.method.download(state.server))
+        self._deliver(state, users, state.round, download)
 
-    def _worker_chunk_size(self, devices: Devices, n_users: int, workers: int) -> int:
-        """Number of clients per chunk: few enough that every worker gets several chunks, and that
-        all chunks in memory at the same time stay within ``MAX_CHUNK_BYTES``. Methods with
-        ``large_chunks`` get as few chunks as memory allows, of equal size."""
-        if self.method.large_chunks:
-            parts = workers * -(-n_users // (workers * self._chunk_size(devices)))
-            return max(1, -(-n_users // parts))
-        size = self._chunk_size(devices) // (2 * workers)
-        return max(1, min(size, -(-n_users // (workers * MIN_CHUNKS_PER_WORKER))))
+    # What is done to devices. They are in this process; `ray.py` has them in others.
 
+    def _place(self, state: State) -> None:
+        """Called before the first round with the state that training starts or continues from."""
 
-def concatenate_uploads(each: list[tuple[Int64, Upload]]) -> Uploads:
-    """Concatenate the uploads in ``each``, a (users, upload) pair per chunk. Empties the list, to
-    save memory."""
-    first = each[0][1]
-    indptr = indptr_from_counts(np.concatenate([np.diff(one.rows.indptr) for _, one in each]))
-    items = np.empty(indptr[-1], np.int32)
-    values = np.empty((indptr[-1], first.rows.values.shape[1]), np.float32)
-    users, dense, weight, at = [], [], [], 0
-    while each:
-        some, upload = each.pop(0)
-        end = at + len(upload.rows.items)
-        items[at:end], values[at:end] = upload.rows.items, upload.rows.values
-        users.append(some)
-        dense.append(upload.dense)
-        weight.append(upload.weight)
-        at = end
-    rest = (np.concatenate(dense), np.concatenate(weight))
-    return_freed()
-    return Uploads(np.concatenate(users), Upload(Rows(indptr, items, values), *rest))
+    def _train_devices(self, state: State, users: Int64, download: Any) -> Contribution:
+        return self.train(state.devices, users, state.round + 1, download)
+
+    def _deliver(
+        self,
+        state: State,
+        users: Int64,
+        version: int,
+        download: Any | None = None,
+        *,
+        best: bool = False,
+    ) -> None:
+        devices = state.best_devices if best else state.devices
+        self.deliver(devices, users, version, download)
+
+    def _evaluate_devices(self, state: State, users: Int64, *, best: bool = False) -> None:
+        devices = state.best_devices if best else state.devices
+        self.evaluate(devices, state.best_scoreboard if best else state.scoreboard, users)
+
+    def _keep_best(self, state: State) -> None:
+        """Keep the devices and their ranks as those of the best round."""
+        devices, board = state.devices, state.scoreboard
+        # The old best first: what only it shares with the devices can then be cleaned up.
+        state.best_devices, state.best_scoreboard = devices, board
+        state.best_devices, state.best_scoreboard = devices.snapshot(), board.snapshot()
+
+    def _gather(self, state: State) -> None:
+        """Called before the state is saved or returned: ``state`` has all devices afterwards."""
 
 
 def draw_cohort(seed: int, round: int, n_users: int, size: int) -> Int64:
@@ -377,12 +273,3 @@ def draw_cohort(seed: int, round: int, n_users: int, size: int) -> Int64:
 
 def _headline(metrics: dict[str, float]) -> dict[str, float]:
     return {name: metrics[name] for name in ("hr@10", "ndcg@10")}
-
-
-def return_freed() -> None:
-    """Make the GNU C library return freed memory to the operating system, because small freed
-    blocks cannot hold the large arrays needed next. No effect with other C libraries."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):
-        return

@@ -81,7 +81,22 @@ class Scoreboard:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Ranks, lists and who is outdated, as named arrays."""
         everyone = np.arange(self._split.n_users)
-        return {**self._arrays_of(everyone), "outdated": self.outdated.astype(np.int32)}
+        return {**self.arrays_of(everyone), "outdated": self.outdated.astype(np.int32)}
+
+    def arrays_of(self, users: Int64) -> dict[str, NDArray[Any]]:
+        """Ranks and lists of ``users``, as named arrays."""
+        named: dict[str, NDArray[Any]] = {
+            f"{part}.{ranking}": ranks[positions(getattr(self._split, part).indptr, users)]
+            for (part, ranking), ranks in self.ranks.items()
+        }
+        return named | {"top": self.top[users]}
+
+    def receive(self, users: Int64, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Store ranks and lists of ``users`` that another scoreboard has computed, as the result of
+        its ``arrays_of``."""
+        self._replace(users, arrays)
+        self.outdated[users] = False
+        self._unsaved[users] = True
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over the result of ``arrays``. Without ``outdated`` in it, nobody is."""
@@ -98,7 +113,7 @@ class Scoreboard:
         if sum(n for _, n in self._files) + len(users) > MAX_FILED_SHARE * n_users:
             self._files, users = [], np.arange(n_users)
         if len(users):
-            tensors = named_tensors({"user": users, **self._arrays_of(users)})
+            tensors = named_tensors({"user": users, **self.arrays_of(users)})
             self._files.append((folder.write("scoreboard", tensors), len(users)))
         self._unsaved[:] = False
         return [file for file, _ in self._files]
@@ -113,13 +128,6 @@ class Scoreboard:
             arrays = file.read()
             self._replace(arrays["user"], arrays)
             self._files.append((file, len(arrays["user"])))
-
-    def _arrays_of(self, users: Int64) -> dict[str, NDArray[Any]]:
-        named: dict[str, NDArray[Any]] = {
-            f"{part}.{ranking}": ranks[positions(getattr(self._split, part).indptr, users)]
-            for (part, ranking), ranks in self.ranks.items()
-        }
-        return named | {"top": self.top[users]}
 
     def _replace(self, users: Int64, arrays: Mapping[str, NDArray[Any]]) -> None:
         for (part, ranking), ranks in self.ranks.items():

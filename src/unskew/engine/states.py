@@ -154,6 +154,10 @@ class States:
         self._sharing.add(copy)
         return copy
 
+    def differing(self, other: States) -> Int64:
+        """The users whose states are not stored in the same place as in ``other``."""
+        return np.flatnonzero((self._block != other._block) | (self._row != other._row))
+
     def keep_within(self, disk: Disk | None) -> None:
         """Move blocks to ``disk`` from now on if they do not fit in memory; None: never."""
         self._disk = disk

@@ -142,6 +142,18 @@ class PrivateUploads:
         norms = l1 if m.norm == "l1" else l2
         return send_privately(upload, cohort.users, cohort.n_items, noise, norms)
 
+    def take_records(self) -> list[Any]:
+        """Return and clear the records of the round's uploads, for `add_records`."""
+        records = [(self.shape, *record) for record in self._sent]
+        self._sent.clear()
+        return records
+
+    def add_records(self, records: list[Any]) -> None:
+        """Add what another process has recorded of the round's uploads. The order counts."""
+        for shape, *record in records:
+            self.shape = shape
+            self._sent.append(tuple(record))
+
     def round_figures(self) -> dict[str, Any]:
         """Return and clear the round's upload count, norms and weights, for the privacy report."""
         users, weights, l1, l2 = map(np.concatenate, zip(*self._sent, strict=True))

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from unskew.data import sources
 from unskew.engine import (
     MAX_CHUNK_CLIENTS,
     STATE_SHARE,
     Checkpoints,
+    Cluster,
     Federation,
+    Loaded,
+    RayFederation,
     Recommender,
     State,
+    Worker,
     return_freed,
 )
 from unskew.evaluation import OwnMetric, prepare
 from unskew.files import write_json_lines
+from unskew.methods import admit_method
 from unskew.privacy import (
     Mechanism,
     PrivateUploads,
@@ -28,8 +37,14 @@ from unskew.privacy import (
     privacy_report,
 )
 from unskew.runs.finished import Run, combined_result
-from unskew.runs.folder import checkpoints_of, open_folder, write_result, write_seed
-from unskew.runs.results import seed_outcome
+from unskew.runs.folder import (
+    checkpoints_of,
+    open_folder,
+    split_checksum,
+    write_result,
+    write_seed,
+)
+from unskew.runs.results import seed_outcome, versions
 from unskew.runs.spec import RunSpec
 from unskew.runs.tracking import Tracking
 from unskew.types import Interactions, Method, Model, Split
@@ -50,6 +65,8 @@ def run(
     chunk: int = MAX_CHUNK_CLIENTS,
     metrics: Mapping[str, OwnMetric] | None = None,
     state_on_disk: bool | None = None,
+    cluster: Cluster | None = None,
+    data_dir: Path | None = None,
 ) -> Run:
     """Train and evaluate every seed. With ``out``, save results and checkpoints in this folder.
 
@@ -58,6 +75,8 @@ def run(
     the command line to record in the result. ``chunk`` is the number of clients trained at a time.
     ``metrics`` are custom metrics: functions by name. ``state_on_disk`` says whether devices'
     private state is kept in mapped files; by default, what of it does not fit in memory.
+    ``cluster`` trains on Ray, to the same bits. Its workers load the data that ``spec`` names, with
+    ``data_dir``.
     """
     split = data if isinstance(data, Split) else prepare(data, spec.evaluation)
     split = _note_missing_refresh(split, spec.build())
@@ -65,36 +84,82 @@ def run(
         open_folder(out, spec, split, resume, command)
     outcomes, recommenders, accounts, notes = [], {}, [], list[str]()
     mechanism = noise_mechanism(spec, split)
-    for seed in spec.seeds:
-        transform = private_uploads(spec, split, mechanism)
-        federation = Federation(
-            spec.build(),
-            split,
-            seed,
-            chunk=chunk,
-            transform=transform,
-            evaluate_every=spec.evaluate_every,
-            evaluate_users=spec.evaluate_users,
-            state_on_disk=state_on_disk,
-        )
-        checkpoints = None if out is None else checkpoints_of(out, seed)
-        state = _train(federation, checkpoints, on_round, transform, tracking)
-        notes += _notes_on_state(state, checkpoints, state_on_disk)
-        outcomes.append(seed_outcome(seed, state, split, spec.cutoffs, metrics or {}))
-        if mechanism is not None:
-            accounts.append(privacy_account(spec, mechanism, federation, state.rows))
-        if out is None:
-            recommenders[seed] = Recommender(federation.method, split, state.best_devices, seed)
-        else:
-            write_seed(out, seed, split, outcomes[-1])
-        # The models of a saved run leave memory: many seeds need no more of it than one.
-        del state
-        return_freed()
+    with _workers(cluster, spec, split, data_dir, state_on_disk, chunk) as workers:
+        for seed in spec.seeds:
+            transform = private_uploads(spec, split, mechanism)
+            options: dict[str, Any] = {
+                "transform": transform,
+                "evaluate_every": spec.evaluate_every,
+                "evaluate_users": spec.evaluate_users,
+            }
+            if workers is not None:
+                federation: Federation = RayFederation(
+                    workers, spec.build(), split, seed, **options
+                )
+            else:
+                options |= {"chunk": chunk, "state_on_disk": state_on_disk}
+                federation = Federation(spec.build(), split, seed, **options)
+            checkpoints = None if out is None else checkpoints_of(out, seed)
+            state = _train(federation, checkpoints, on_round, transform, tracking)
+            notes += _notes_on_state(state, checkpoints, True if workers else state_on_disk)
+            outcomes.append(seed_outcome(seed, state, split, spec.cutoffs, metrics or {}))
+            if mechanism is not None:
+                accounts.append(privacy_account(spec, mechanism, federation, state.rows))
+            if out is None:
+                recommenders[seed] = Recommender(federation.method, split, state.best_devices, seed)
+            else:
+                write_seed(out, seed, split, outcomes[-1])
+            # The models of a saved run leave memory: many seeds need no more of it than one.
+            del state
+            return_freed()
     split = replace(split, notes=(*split.notes, *notes))
     result = combined_result(spec, split, outcomes, accounts, out, command)
     if out is not None:
         write_result(out, result)
     return Run(spec, split, outcomes, recommenders, out, result)
+
+
+@contextmanager
+def _workers(
+    cluster: Cluster | None,
+    spec: RunSpec,
+    split: Split,
+    data_dir: Path | None,
+    state_on_disk: bool | None,
+    chunk: int,
+) -> Iterator[list[Worker] | None]:
+    """Yield the workers of a Ray cluster, which have loaded the run's data; None without one."""
+    if cluster is None:
+        yield None
+        return
+    folder = data_dir or os.environ.get("UNSKEW_DATA")  # a worker has another environment
+    whole = None if not folder else Path(folder).absolute()
+    load, here = partial(load_run, _with_whole_paths(spec), whole), _loaded(spec, split)
+    with cluster.workers(load, here, state_on_disk=state_on_disk, chunk=chunk) as workers:
+        yield workers
+
+
+def load_run(spec: Mapping[str, Any], data_dir: Path | None) -> Loaded:
+    """Load a run in another process: ``spec`` is its specification as a JSON object. Its method was
+    chosen by whoever started the run, so a path to it is imported."""
+    admit_method(spec["method"])
+    read = RunSpec.from_mapping(spec)
+    return _loaded(read, prepare(read.load(data_dir), read.evaluation))
+
+
+def _loaded(spec: RunSpec, split: Split) -> Loaded:
+    return Loaded(spec.build, split, {**versions(), "data": split_checksum(split)})
+
+
+def _with_whole_paths(spec: RunSpec) -> dict[str, Any]:
+    """The specification as a JSON object, with absolute paths: other processes may be started in
+    other folders."""
+    values, names = spec.to_json(), {source.name for source in sources()}
+    for name in ("data", "train", "validation", "test", "titles", "item_features"):
+        path = values.get(name)
+        if path is not None and path not in names and Path(path).exists():
+            values[name] = str(Path(path).absolute())
+    return values
 
 
 def _note_missing_refresh(split: Split, method: Method) -> Split:
