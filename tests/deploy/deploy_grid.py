@@ -24,9 +24,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from unskew.deploy.client import app as client_app
 from unskew.deploy.node_data import divide_users
+from unskew.deploy.owners import write_owners
 from unskew.deploy.server import app as server_app
 from unskew.deploy.task import Task
-from unskew.files import write_json
 from unskew.types import Split
 
 
@@ -40,7 +40,8 @@ def federation(
     """Three nodes, numbered 1 to 3, and the server's context. The operator gave each its users. One
     accepted upload is enough for a round, unless ``more`` says otherwise."""
     config = run_config(task, folder / "server", **{"min_nodes": 3, "min_uploads": 1, **more})
-    write_owners(folder / "server", split.n_users)
+    parts = divide_users(split.n_users, 3)
+    write_owners(folder / "server", dict(enumerate(parts, 1)))
     data = write_nodes(folder, split, 3)
     configs = {
         number: {
@@ -54,13 +55,6 @@ def federation(
     }
     grid = DirectGrid(client_app, config, configs)
     return grid, Context(1, 0, {}, RecordDict(), config)
-
-
-def write_owners(folder: Path, n_users: int, n_nodes: int = 3) -> None:
-    """The operator's list of nodes 1 to ``n_nodes`` and their users."""
-    parts = enumerate(divide_users(n_users, n_nodes), 1)
-    nodes = {str(number): [int(users[0]), int(users[-1])] for number, users in parts}
-    write_json(folder / "nodes.json", {"format": "unskew-nodes", "version": 1, "nodes": nodes})
 
 
 def flattened(message: Message) -> dict[str, bytes]:

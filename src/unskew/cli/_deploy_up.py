@@ -19,6 +19,7 @@ from typer import Argument, Option
 from unskew.cli import _options as opt
 from unskew.cli._output import load_data, print_json, stderr, stdout
 from unskew.deploy import node_data
+from unskew.deploy.owners import write_owners
 from unskew.deploy.task import Task, write_app
 from unskew.engine import Federation
 from unskew.evaluation import prepare
@@ -79,9 +80,9 @@ def up(
         say(shlex.join(["unskew", "deploy", "data", str(folder / "nodes"), *divided]))
         node_data.write_catalogue(folder / "nodes" / "catalogue.json", split)
         network.start_superlink()
-        for number in range(1, nodes + 1):
-            network.register(number)
-        _train(network, folder, config, split, nodes, f"{nodes} nodes", console, say)
+        config["catalogue"] = str(folder / "nodes" / "catalogue.json")
+        ids = [network.register(number) for number in range(1, nodes + 1)]
+        _train(network, folder, config, split, ids, f"{nodes} nodes", console, say)
     outcome = read_json(folder / "server-state" / "outcome.json", "unskew-outcome", 1)
     if json:
         print_json({"round": outcome["round"], "outcome": outcome["reason"], "folder": str(out)})
@@ -117,11 +118,12 @@ def demo(
     with Loopback(out, nodes=3) as network:
         stderr.print("Starting a SuperLink and its gate, with TLS, node keys and a signed app ...")
         network.start_superlink()
-        for number in (1, 2, 3):
-            network.register(number)
+        ids = [network.register(number) for number in (1, 2, 3)]
         for method, federation in runs:
             folder = out.resolve() / f"{method}-{federation.n_users}-users"
-            compared.append(_compare(network, folder, method, federation, rounds, seed, console))
+            compared.append(
+                _compare(network, folder, method, federation, ids, rounds, seed, console)
+            )
     if json:
         print_json({"runs": compared, "tolerance": MAX_RELATIVE_DIFFERENCE})
     far = [run for run in compared if not run["relative_difference"] < MAX_RELATIVE_DIFFERENCE]
@@ -164,25 +166,29 @@ def _train(
     folder: Path,
     config: dict[str, Any],
     split: Split,
-    nodes: int,
+    ids: list[int],
     title: str,
     console: Console,
     say: Callable[[str], None] = lambda command: None,
     shared_seed: bool = False,
 ) -> None:
-    """Write the nodes' data and the app, start the nodes, run the app, and stop the nodes."""
+    """Write the nodes' data, the list of whose users are whose, and the app; start the nodes, run
+    the app, and stop the nodes. ``ids`` are Flower's ids of the nodes."""
     config = config | {"users": split.n_users, "items": split.n_items}
     config["state"] = str(folder / "server-state")
     pairs = [f"--set={key}={value}" for key, value in config.items()]
     say(shlex.join(["unskew", "deploy", "app", str(folder / "app"), *pairs]))
     write_app(folder / "app", config)
-    for number, users in enumerate(node_data.divide_users(split.n_users, nodes), 1):
+    divided = node_data.divide_users(split.n_users, len(ids))
+    say(f"# whose users are whose: {config['state']}/nodes.json")
+    write_owners(Path(config["state"]), dict(zip(ids, divided, strict=True)))
+    for number, users in enumerate(divided, 1):
         data, state = folder / "nodes" / f"node-{number}", folder / f"device-{number}"
         node_data.write_node_data(data, node_data.take_users(split, users))
         places: dict[str, Any] = {"data": str(data), "state": str(state)}
         network.start_node(number, places | ({"shared-seed": True} if shared_seed else {}))
     _watch(network, network.start_run(folder / "app"), folder / "server-state", title, console)
-    for number in range(1, nodes + 1):
+    for number in range(1, len(ids) + 1):
         network.stop(f"node-{number}")
 
 
@@ -191,6 +197,7 @@ def _compare(
     folder: Path,
     method: str,
     split: Split,
+    ids: list[int],
     rounds: int,
     seed: int,
     console: Console,
@@ -209,7 +216,7 @@ def _compare(
     config: dict[str, Any] = {"method": method, "settings": pairs, "seed": seed}
     config |= {"min-nodes": 3, "evaluate-every": 1}
     title = f"{method}, {split.n_users:,} users on 3 nodes"
-    _train(network, folder, config, split, 3, title, console, shared_seed=True)
+    _train(network, folder, config, split, ids, title, console, shared_seed=True)
     ours = Federation(create(method, **settings), split, seed).run(rounds).server
     last, server = read_model(folder / "server-state", ours)
     if last != rounds:

@@ -97,9 +97,12 @@ class Loopback:
             )
             self._wait_for_port("gate", self.port)
 
-    def register(self, number: int) -> None:
-        """Register a node's public key with the SuperLink, so that the node may connect."""
-        self.flwr("supernode", "register", str(self.keys / f"node-{number}.auth.pub"), "lo")
+    def register(self, number: int) -> int:
+        """Register a node's public key with the SuperLink, so that the node may connect. Returns
+        Flower's id of the node."""
+        key = str(self.keys / f"node-{number}.auth.pub")
+        printed = self.flwr("supernode", "register", key, "lo", "--format", "json")
+        return int(json.loads(printed)["node-id"])
 
     def start_node(self, number: int, config: Mapping[str, Any], **variables: str) -> None:
         """Start a node with its node-config ``config`` and extra environment ``variables``."""

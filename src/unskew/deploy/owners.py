@@ -10,6 +10,7 @@ user. Without the list, a node of another method may have any users.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -17,11 +18,19 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.deploy.messages import About, Rejected
-from unskew.files import read_json
+from unskew.files import read_json, write_json
 from unskew.types import Int64, UnskewError
 
 NODES, VERSION = "unskew-nodes", 1
 """Format name of ``nodes.json`` and its version."""
+
+
+def write_owners(folder: Path, users: Mapping[int, Int64]) -> None:
+    """Write the list to a server's state folder: the users of each node, whose numbers have no
+    gaps."""
+    ranges = {str(node): [int(own[0]), int(own[-1])] for node, own in users.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "nodes.json", {"format": NODES, "version": VERSION, "nodes": ranges})
 
 
 class Owners(NamedTuple):
