@@ -168,7 +168,8 @@ class DirectNetwork:
 
     def start_superlink(self) -> None: ...
 
-    def register(self, number: int) -> None: ...
+    def register(self, number: int) -> int:
+        return number
 
     def start_node(self, number: int, config: dict[str, Any]) -> None:
         self._nodes[number] = config | {"step2-at-once": False}

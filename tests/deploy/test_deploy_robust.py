@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is an extra: pip install 'unskew[flower]'")
 
 from unskew.deploy.messages import NodeSum, add_node
-from unskew.deploy.robust import mean_metrics, robust_sum, settle_owners
+from unskew.deploy.robust import mean_metrics, robust_sum
 from unskew.deploy.secure import quantisation_steps
 from unskew.deploy.server import best_round
 from unskew.kernels import empty_sum
@@ -188,18 +188,6 @@ def test_the_sum_of_one_node_is_that_node_whatever_protects_it() -> None:
         np.testing.assert_allclose(
             robust_sum([node((3.0,) * 3, 2.0, 0, 2)], SHAPE, how, 0.2).rows[2], 6.0
         )
-
-
-def test_users_stay_with_the_node_that_first_spoke_for_them() -> None:
-    nobody = np.zeros(6, np.int64)
-    huge = 2**64 - 5  # Flower's numbers are unsigned
-    owners, holds = settle_owners(nobody, {huge: np.array([0, 1, 2]), 7: np.array([2, 3])})
-    assert holds[huge].tolist() == [True, True, False]  # both say 2 is theirs: neither is heard
-    assert holds[7].tolist() == [False, True]
-    owners, holds = settle_owners(owners, {9: np.array([0, 3, 5]), huge: np.array([0, 2])})
-    assert holds[9].tolist() == [False, False, True]
-    assert holds[huge].tolist() == [True, True]
-    assert not nobody.any()
 
 
 def test_metrics_are_means_over_all_users_heard() -> None:
