@@ -15,6 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,6 +194,8 @@ class Shard:
     def close(self) -> None:
         """Delete the checkpoints."""
         shutil.rmtree(self._top, ignore_errors=True)
+        with suppress(OSError):  # other workers on this machine may have theirs in it
+            self._top.parent.rmdir()
 
     @property
     def _last(self) -> Devices:
