@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unskew.deploy.messages import About, Rejected
+from unskew.deploy.node_data import owner_only
 from unskew.files import read_json, write_json
 from unskew.types import Int64, UnskewError
 
@@ -29,8 +30,9 @@ def write_owners(folder: Path, users: Mapping[int, Int64]) -> None:
     """Write the list to a server's state folder: the users of each node, whose numbers have no
     gaps."""
     ranges = {str(node): [int(own[0]), int(own[-1])] for node, own in users.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "nodes.json", {"format": NODES, "version": VERSION, "nodes": ranges})
+    with owner_only():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "nodes.json", {"format": NODES, "version": VERSION, "nodes": ranges})
 
 
 class Owners(NamedTuple):
