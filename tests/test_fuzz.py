@@ -22,7 +22,6 @@ CASES = {
     "device-folders": 20,
     "messages": 60,
 }
-TIED = pytest.mark.xfail(reason="the files of a device do not know each other yet", strict=False)
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +31,7 @@ def here() -> Any:
     os.chdir(before)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[TIED] if n == "device-folders" else []) for n in fuzz.KINDS]
-)
+@pytest.mark.parametrize("name", fuzz.KINDS)
 def test_wrong_input_gets_a_sentence_and_nothing_differs(
     tmp_path: Path, threads_restored: None, name: str
 ) -> None:

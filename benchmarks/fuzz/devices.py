@@ -95,7 +95,7 @@ def _train(folder: Path, split: Split, task: Task, node: int) -> tuple[Task, Any
     method = task.build()
     server, _ = method.init(task.n_users, task.n_items, task.seed)
     downloads = [_scaled(method.download(server), 0.9**n) for n in range(ROUNDS + 1)]
-    with mock.patch("secrets.randbits", return_value=12345 + task.seed):
+    with mock.patch("secrets.randbits", return_value=12345 + task.seed + 100 * node):
         for round in range(1, ROUNDS + 1):
             device = _joined(task)
             device.step1(round, downloads[round - 1], _noise(device))

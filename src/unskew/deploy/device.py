@@ -4,7 +4,8 @@ The state folder holds ``device.json`` (the federation, the users, the device's 
 ``state.safetensors`` (the private state, the users' last downloads, and the users for whom Step 2
 is pending), ``reply.safetensors`` (the last reply), ``best.safetensors`` (the state after the round
 with the best validation) and ``privacy.json`` (the number of uploads and their noise). No file ever
-holds a state with NaN.
+holds a state with NaN. State and replies are marked with their device, so that those of another
+device are refused.
 
 A round is answered once. If a server lost a round and repeats it with the same download, the node
 sends its stored reply; with another download it refuses, because two replies with the same noise
@@ -17,6 +18,7 @@ a pending Step 2 first. ``python -m unskew.deploy.device STATE [METHOD]`` does o
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
 import sys
@@ -37,9 +39,11 @@ from unskew.deploy.messages import (
 from unskew.deploy.node_data import (
     NodeData,
     check_catalogue,
+    check_size,
     common_items,
     lock_folder,
     read_node_data,
+    user_labels,
 )
 from unskew.deploy.task import Task
 from unskew.engine import (
@@ -52,10 +56,10 @@ from unskew.engine import (
     train_upload,
 )
 from unskew.files import (
+    Tensor,
     named_tensors,
     read_json,
     read_tensors,
-    write_bytes,
     write_json,
     write_tensors,
 )
@@ -64,10 +68,11 @@ from unskew.methods import admit_method
 from unskew.ragged import filter_entries, positions, select
 from unskew.types import Bool, Cohort, Int64, UnskewError, Upload
 
-FORMAT, STATE, REPLY, VERSION = "unskew-device", "unskew-device-state", "unskew-device-reply", 2
-"""Format names in ``device.json``, the state files and the reply file, and their version."""
+FORMAT, VERSION = "unskew-device", 3
+"""Format name and version of ``device.json``; other files add their own name to the format's."""
 _TRAINED = ("reply.safetensors", "best.safetensors", "privacy.json")
-"""Files of a state folder that only a device writes which has taken part."""
+"""Files of a state folder that only a device writes which has taken part. The state says which of
+them there are, so that none is lost unnoticed."""
 log = logging.getLogger("flwr")
 
 
@@ -119,14 +124,14 @@ class Device:
                 f"{folder} has {left[0]} but no device.json; restore it, or give the node a new "
                 "state folder."
             )
-        node = _check_size(read_node_data(data), data, task)
+        node = check_size(read_node_data(data), data, task.n_users, task.n_items)
         check_catalogue(node, data, catalogue)
         # With the federation's seed the server could work out the negatives a device draws.
         seed = task.seed if shared_seed else secrets.randbits(62)
         device = Device(folder, task, node, Seeds(seed, secrets.randbits(62)))
         device._initialise()
         about = {"format": FORMAT, "version": VERSION, "data": str(data.resolve())}
-        about |= {"task": vars(task), "seeds": list(device.seeds), **_user_labels(node)}
+        about |= {"task": vars(task), "seeds": list(device.seeds), **user_labels(node)}
         write_json(folder / "device.json", about)
         return device
 
@@ -138,8 +143,8 @@ class Device:
             raise UnskewError(f"{folder} holds no device; it appears when a node first takes part.")
         about = read_json(folder / "device.json", FORMAT, VERSION)
         task, place = Task(**about["task"]), data or Path(about["data"])
-        node = _check_size(read_node_data(place), place, task)
-        if _user_labels(node) != {key: about[key] for key in ("users", "numbers")}:
+        node = check_size(read_node_data(place), place, task.n_users, task.n_items)
+        if user_labels(node) != {key: about[key] for key in ("users", "numbers")}:
             raise UnskewError(
                 f"{place} is the data of other users than those whose state is in {folder}; "
                 "give the node its own data, or a new state folder."
@@ -196,8 +201,10 @@ class Device:
         # In this order: after a crash in between, an upload is made again, never sent uncounted.
         record_uploads(self.folder, transform, sent)
         named = {f"upload.{name}": array for name, array in reply.items()}
-        named |= {"round": np.array([round]), "digest": digest}
-        write_tensors(self.folder / "reply.safetensors", named_tensors(named), REPLY, VERSION)
+        named |= {"round": np.array([round]), "digest": digest, "device": self._mark()}
+        write_tensors(
+            self.folder / "reply.safetensors", named_tensors(named), f"{FORMAT}-reply", VERSION
+        )
         trained = self.progress.rounds_trained + (len(chosen) > 0)
         self.progress = Progress(round, trained, chosen)
         self._save()
@@ -237,8 +244,8 @@ class Device:
         self._save()
 
     def keep_as_best(self, best: int) -> bool:
-        """Copy the state to ``best.safetensors`` if it is the one after ``best``, the best round so
-        far. Returns whether the state was copied."""
+        """Write the state to ``best.safetensors`` if it is that after round ``best``, the best so
+        far. Returns whether it was written."""
         if self.method.stateless:
             current = best > 0 and (self.devices.version == best).all()
         else:  # states change only when the node trains
@@ -246,8 +253,10 @@ class Device:
         if not current:
             return False
         self.step2()
-        state = (self.folder / "state.safetensors").read_bytes()
-        write_bytes(self.folder / "best.safetensors", state)
+        first = not (self.folder / "best.safetensors").exists()
+        self._save("best")
+        if first:
+            self._save()  # the state says that there is a best one
         return True
 
     def metric_sums(self, part: Any) -> dict[str, tuple[float, int]]:
@@ -285,7 +294,7 @@ class Device:
 
     def _stored_reply(self, round: int, digest: Int64) -> Named:
         path = self.folder / "reply.safetensors"
-        stored = read_tensors(path, REPLY, VERSION) if path.exists() else {}
+        stored = self._read("reply") if path.exists() else {}
         same = stored and stored["round"][0] == round and np.array_equal(stored["digest"], digest)
         if not same:
             raise UnskewError(
@@ -295,14 +304,16 @@ class Device:
         names = [name for name in stored if name.startswith("upload.")]
         return {name.removeprefix("upload."): stored[name] for name in names}
 
-    def _save(self) -> None:
+    def _save(self, name: str = "state") -> None:
         at = {
             "round": np.array([self.progress.round]),
             "rounds_trained": np.array([self.progress.rounds_trained]),
             "due": self.progress.due.astype(np.int64),
+            "device": self._mark(),
+            "beside": np.array([(self.folder / name).exists() for name in _TRAINED], np.int64),
         }
         tensors = [*self.devices.tensors(), *named_tensors(at)]
-        write_tensors(self.folder / "state.safetensors", tensors, STATE, VERSION)
+        self._write(name, tensors)
 
     def _initialise(self) -> None:
         """Create and save the state that the node's users have before the first round."""
@@ -313,11 +324,37 @@ class Device:
         self._save()
 
     def _load(self, name: str) -> None:
-        saved = read_tensors(self.folder / f"{name}.safetensors", STATE, VERSION)
+        saved = self._read(name)
+        for other, there in zip(_TRAINED, saved["beside"], strict=True):
+            if there and not (self.folder / other).exists():
+                raise UnskewError(
+                    f"{self.folder / other} is missing; restore it, or give the node a new state "
+                    "folder."
+                )
         server, private = self.method.init(1, self.task.n_items, self.task.seed)
         self.devices = Devices.from_arrays(saved, private, self.method.download(server))
         at = int(saved["round"][0]), int(saved["rounds_trained"][0])
         self.progress = Progress(*at, saved["due"])
+
+    def _write(self, name: str, tensors: list[Tensor]) -> None:
+        path = self.folder / f"{name}.safetensors"
+        write_tensors(path, tensors, f"{FORMAT}-{name}", VERSION)
+
+    def _read(self, name: str) -> Named:
+        """Read a file of tensors; an error if it is of another device."""
+        path = self.folder / f"{name}.safetensors"
+        saved = read_tensors(path, f"{FORMAT}-{name}", VERSION)
+        if not np.array_equal(saved["device"], self._mark()):
+            raise UnskewError(
+                f"{path} is of another device; restore this device's own, or give the node a new "
+                "state folder."
+            )
+        return saved
+
+    def _mark(self) -> Int64:
+        """The mark of this device's files, which does not tell its seeds."""
+        digest = hashlib.sha256(repr(tuple(self.seeds)).encode()).digest()
+        return np.frombuffer(digest[:8], np.int64)
 
 
 def _is_finite(value: Any) -> bool:
@@ -325,20 +362,6 @@ def _is_finite(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_finite, value))
     return value.dtype.kind != "f" or bool(np.isfinite(value).all())
-
-
-def _check_size(node: NodeData, data: Path, task: Task) -> NodeData:
-    if node.split.n_items != task.n_items or node.users.max() >= task.n_users:
-        raise UnskewError(
-            f"{data} has {node.split.n_items} items and users up to {node.users.max()}; the "
-            f"federation has {task.n_items} items and {task.n_users} users."
-        )
-    return node
-
-
-def _user_labels(node: NodeData) -> dict[str, Any]:
-    """Labels and federation-wide numbers of a node's users, in the order of the state's rows."""
-    return {"users": list(node.split.user_ids), "numbers": node.users.tolist()}
 
 
 if __name__ == "__main__":

@@ -255,8 +255,8 @@ def read_sum(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) ->
     if weight == 0 and length > 0:
         raise Rejected("it has values but no weight")
     _check_norm(length / (weight or 1.0), limits)
-    if max(length, weight) >= MAX_PRODUCT:
-        raise Rejected(f"it holds values or a weight of {MAX_PRODUCT:.3g} or more")
+    if length >= MAX_PRODUCT:
+        raise Rejected(f"it holds values of {MAX_PRODUCT:.3g} or more")
     return NodeSum(rows.items, rows.values, dense[0], weight)
 
 
@@ -292,8 +292,9 @@ def read_each(named: Mapping[str, NDArray[Any]], shape: Shape, limits: Limits) -
         raise Rejected("users are not distinct numbers")
     if np.any(weight < 0):
         raise Rejected("a weight is negative")
-    if limits.weight and weight.sum() > limits.weight:
-        raise Rejected(f"its weight {weight.sum():.6g} is above {limits.weight:.6g}")
+    most = min(limits.weight or MAX_PRODUCT, MAX_PRODUCT)
+    if weight.sum() > most:
+        raise Rejected(f"its weight {weight.sum():.6g} is above {most:.6g}")
     _check_norm(_lengths(rows, named["dense"]).max(initial=0.0), limits)
     return Uploads(users, Upload(rows, named["dense"], weight))
 
@@ -328,8 +329,10 @@ def _check_names(named: Mapping[str, NDArray[Any]], expected: Collection[str]) -
 
 
 def _check_norm(norm: float, limits: Limits) -> None:
-    if limits.norm and norm > limits.norm:
-        raise Rejected(f"its norm {norm:.6g} is above {limits.norm:.6g}")
+    """A norm is bounded without a limit, too: larger ones cannot be added exactly."""
+    most = min(limits.norm or MAX_PRODUCT, MAX_PRODUCT)
+    if norm > most:
+        raise Rejected(f"its norm {norm:.6g} is above {most:.6g}")
 
 
 def _lengths(rows: Rows, dense: Float32) -> Float64:

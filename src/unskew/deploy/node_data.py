@@ -227,3 +227,18 @@ def lock_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
                     f"Another run is using {folder}; stop it first, or give this one another state."
                 ) from None
             yield
+
+
+def check_size(node: NodeData, data: Path, n_users: int, n_items: int) -> NodeData:
+    """Return ``node``; an error unless its items and users fit a federation of this size."""
+    if node.split.n_items != n_items or node.users.max() >= n_users:
+        raise UnskewError(
+            f"{data} has {node.split.n_items} items and users up to {node.users.max()}; the "
+            f"federation has {n_items} items and {n_users} users."
+        )
+    return node
+
+
+def user_labels(node: NodeData) -> dict[str, Any]:
+    """Labels and federation-wide numbers of a node's users, in the order of the state's rows."""
+    return {"users": list(node.split.user_ids), "numbers": node.users.tolist()}

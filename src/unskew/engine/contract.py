@@ -17,7 +17,7 @@ from unskew.types import Cohort, Float64, Rows, UnskewError, Upload
 
 STATE_TYPES = (np.float32, np.int32, np.int64)
 """NumPy types that arrays in the state of the server or of clients may have."""
-RESERVED_NAMES = {"version", "download", "round", "rounds_trained", "due"}
+RESERVED_NAMES = {"version", "download", "round", "rounds_trained", "due", "device", "beside"}
 """Names that no field of a private state can have: other arrays in files of devices have them."""
 
 
