@@ -195,7 +195,8 @@ def test_the_command_writes_an_ordinary_run(nodes: Any, tmp_path: Path) -> None:
     results = [json.loads((tmp_path / run / "result.json").read_text()) for run in ("ray", "one")]
     assert results[0]["model_sha256"] == results[1]["model_sha256"]
     assert results[0]["metrics"] == results[1]["metrics"]
-    lists = [run_unskew("recommend", run, "--user", "user-0633", cwd=tmp_path) for run in ("ray", "one")]
+    one = ("--user", "user-0633")
+    lists = [run_unskew("recommend", run, *one, cwd=tmp_path) for run in ("ray", "one")]
     assert lists[0] == lists[1]
 
 
