@@ -104,12 +104,8 @@ class FedRefit(Method):
     def init(self, n_users: int, n_items: int, seed: int) -> tuple[Server, Private]:
         d = min(self.config.dim, n_items)
         start = generator(seed, Purpose.INIT_ITEMS).standard_normal((n_items, d))
-        server = Server(
-            orthonormal(start),
-            np.ones(n_items, np.float32),
-            np.zeros((n_items, 2 * d + 1), np.float32),
-            np.zeros(1, np.int32),
-        )
+        ones, V = np.ones(n_items, np.float32), np.zeros((n_items, 2 * d + 1), np.float32)
+        server = Server(orthonormal(start), ones, V, np.zeros(1, np.int32))
         return server, Private(np.zeros((n_users, 2 * d + 1), np.float32))
 
     def download(self, server: Server) -> Server:
