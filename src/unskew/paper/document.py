@@ -75,8 +75,8 @@ def document(
     }
     if older:
         sections.append(
-            f"Some rows of {', '.join(sorted(older))} were made by an earlier version, whose "
-            "arithmetic differs in the last digits; `unskew reproduce` makes them again.\n"
+            f"Some rows of {', '.join(sorted(older))} were made by an earlier version of the "
+            "method, whose results differ a little; `unskew reproduce` makes them again.\n"
         )
     for exhibit in EXHIBITS.values():
         tables = [to_markdown(table) for table in exhibit.tables(results)]
