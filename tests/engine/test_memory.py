@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from pathlib import Path
@@ -52,6 +53,16 @@ def test_large_settings_are_refused_before_memory_is_taken(
     assert "and 1.0 GB is available; lower" in str(told.value)
     for name, value in settings.items():
         assert f"{name} = {value}" in str(told.value)
+
+
+def test_dimensions_are_not_taken_for_a_number_per_item(
+    small_split: Split, with_memory: Any
+) -> None:
+    """FedRefit has no more dimensions than items, so states of few items are smaller than later."""
+    with_memory(32 * 2**20)
+    more = ["" for _ in range(20_000)]
+    large = dataclasses.replace(small_split, item_ids=more)
+    memory.check_memory(create("fedrefit"), large, 0, state_on_disk=False)
 
 
 def test_items_times_items_are_seen(small_split: Split, with_memory: Any) -> None:

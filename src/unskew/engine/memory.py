@@ -69,7 +69,9 @@ def check_memory(method: Method, split: Split, seed: int, *, state_on_disk: bool
         return
     # Of all users' states there are those that the method makes, and those in the store.
     users = split.n_users * (1 if state_on_disk else 2)
-    step = split.n_items // 16
+    # With at least as many items as a lowered setting, because some methods have no more dimensions
+    # than items.
+    few, step = max(2, min(LARGE_SETTING, split.n_items // 2)), split.n_items // 16
 
     def states(method: Method, *n_items: int) -> float:
         """Size of the server's states, old and new, and of all users', from few items."""
@@ -78,7 +80,7 @@ def check_memory(method: Method, split: Split, seed: int, *, state_on_disk: bool
         return 2 * server + users * private
 
     try:
-        need = _extrapolate_settings(method, lambda method: states(method, 2, 4))
+        need = _extrapolate_settings(method, lambda method: states(method, few, 2 * few))
         if need < available and step > 4:  # enough items to see squares of their number
             need = states(method, step, 2 * step, 3 * step)
     except MemoryError as error:
