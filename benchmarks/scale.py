@@ -157,15 +157,18 @@ def exponent(xs: list[float], ys: list[float]) -> float:
 
 
 def write_page() -> None:
-    """Renew the tables between the markers of docs/scale.md, and its picture."""
+    """Renew the tables that docs/scale.md has markers for, and its picture."""
     text = PAGE.read_text()
     tables = {"cost": cost_table, "evaluation": evaluation_table, "million": million_table}
     for name, table in tables.items():
+        if f"<!-- {name}:begin -->" not in text:
+            continue
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         head, _, rest = text.partition(begin)
         text = f"{head}{begin}\n{to_markdown(table())}\n{end}{rest.partition(end)[2]}"
     write_text(PAGE, text)
-    write_text(PICTURE, draw_svg(cost_chart()))
+    if rows("cost"):
+        write_text(PICTURE, draw_svg(cost_chart()))
 
 
 def cost_table() -> Table:
@@ -203,7 +206,7 @@ def cost_chart() -> Chart:
 
 def evaluation_table() -> Table:
     """What a round's evaluation costs, beside its training."""
-    heads = ["data", "method", "evaluated", "training s", "evaluation s", "ratio"]
+    heads = ["data", "method", "evaluated", "training s", "evaluation s", "ratio", "peak GB"]
     lines = [
         [
             row.get("data", "100,000 users"),
@@ -212,6 +215,7 @@ def evaluation_table() -> Table:
             Cell.number(row["seconds_per_round"], 2),
             Cell.number(row["evaluation_seconds_per_round"], 2),
             Cell.number(row["evaluation_seconds_per_round"] / row["seconds_per_round"], 2),
+            Cell.number(row["peak_rss_mb"] / 1024, 2),
         ]
         for row in rows("evaluation")
     ]
