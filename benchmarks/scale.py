@@ -3,6 +3,7 @@
     python -m benchmarks.scale cost         one size changed at a time: seconds, memory, exponents
     python -m benchmarks.scale evaluation   evaluation against training, on two data sets
     python -m benchmarks.scale million      a million users, 50,000 items, 50 million rows
+    python -m benchmarks.scale ray          one process against two Ray workers with a core each
     python -m benchmarks.scale page         tables and pictures of the rows into docs/scale.md
 
 Every cell is an `unskew run` of its own, on a file that `unskew data make` has made. Rows go to
@@ -98,6 +99,13 @@ def run_evaluation(scratch: Path) -> None:
                 options = ["--rounds", str(COST_ROUNDS[method])]
                 options += [] if users is None else ["--evaluate-users", str(users)]
                 measure(scratch, "evaluation", method, data, options, evaluated=users)
+
+
+def run_ray(scratch: Path) -> None:
+    """Measure rounds in one process and on Ray's workers, where there is no row yet."""
+    for method in METHODS:
+        for workers, options in ((0, []), (2, ["--ray", "local"])):
+            measure(scratch, "ray", method, "ml-1m", ["--rounds", "8", *options], workers=workers)
 
 
 def run_million(scratch: Path) -> None:
@@ -241,7 +249,8 @@ def million_table() -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
-    studies = {"cost": run_cost, "evaluation": run_evaluation, "million": run_million}
+    studies = {"cost": run_cost, "evaluation": run_evaluation}
+    studies |= {"ray": run_ray, "million": run_million}
     parser.add_argument("what", choices=(*studies, "page"))
     what = parser.parse_args().what
     if what == "page":
