@@ -227,7 +227,7 @@ def _table_order(row: Row) -> tuple[Any, ...]:
 
 
 def _run_of(row: Row) -> tuple[object, ...]:
-    """What two results must share for their qualities to be compared."""
+    """Key of a row: qualities are compared between rows with the same key only."""
     settings = tuple(sorted((key, str(value)) for key, value in row["settings"].items()))
     return (*(row[key] for key in ("method", "data", "protocol", "seed", "rounds")), settings)
 

@@ -61,7 +61,7 @@ _BLOCK, _DEMO_DATA = 11, int(Purpose.DEMO_DATA)
 
 
 class _Service(NamedTuple):
-    """What the parts of a file have in common."""
+    """Films, each user's number of rows, and the seed: all parts of a file are drawn from these."""
 
     films: Films
     tickets: Int32

@@ -104,7 +104,7 @@ def _certificates(folder: Path) -> Iterator[Finding]:
 
 
 def _wrong_with(path: Path, certificate: Any) -> str:
-    """What is wrong with a certificate, or an empty text."""
+    """The fault of a certificate in words; empty if it has none."""
     now, again = (
         datetime.now(UTC),
         "delete it and its key, then `unskew deploy keys` makes new ones",

@@ -1,4 +1,4 @@
-"""What a device demands before it takes part in a masked sum (SecAgg+).
+"""Checks that a device makes before it takes part in a masked sum (SecAgg+).
 
 Flower's device follows whatever the server asks: a sum over one node, a threshold of one, a second
 sum with one node less (the difference is that node), or both shares of one node's secrets. Here a

@@ -70,8 +70,8 @@ class NodeSum(NamedTuple):
 
 
 class About(NamedTuple):
-    """What a reply says about itself: the round, the digest of the download it was trained on, and
-    the first and last number of the node's users."""
+    """Round of a reply, digest of the download it was trained on, and first and last number of the
+    node's users, as the reply states them."""
 
     round: int
     digest: bytes

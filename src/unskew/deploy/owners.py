@@ -1,4 +1,4 @@
-"""Which node speaks for which users, in the operator's list: ``nodes.json`` in the server's folder.
+"""The operator's list of which node has which users: ``nodes.json`` in the server's folder.
 
     {"format": "unskew-nodes", "version": 1, "nodes": {"1234567890": [0, 299], "98765": [300, 609]}}
 
